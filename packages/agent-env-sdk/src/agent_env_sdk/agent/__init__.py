@@ -1,0 +1,1 @@
+"""The agent side of the SDK."""

@@ -1,0 +1,1 @@
+"""The environment side of the SDK."""

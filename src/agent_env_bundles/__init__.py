@@ -1,0 +1,1 @@
+"""The bundles that ship with agent-env, one folder each. Data only: nothing here is imported."""
