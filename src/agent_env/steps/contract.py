@@ -1,0 +1,298 @@
+"""What a step is, and what it may ask of the engine that runs it.
+
+A step is one file: its fields, its checks, its `execute`. It writes into no shared dictionary, looks up no provider, builds no URL and never
+asks what kind of sandbox it has. The `Run` and `Plan` protocols are implemented by `engine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from agent_env.documents.updates import Json, Update
+from agent_env.errors import AgentEnvError, Problem
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.clock import Clock
+    from agent_env.defaults import Limits
+    from agent_env.documents.network import NetworkPolicy
+    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
+    from agent_env.places import Deed, Place
+    from agent_env.steps.targets import Target
+    from agent_env.stores import Objects
+
+
+class OnResume(StrEnum):
+    """What a resume does to a step that was cut half-way. Declared by every step class, held by a test over the registry."""
+
+    REPEAT = "repeat"
+    """Stop what the old attempt left behind, then do it again."""
+    REATTACH = "reattach"
+    """Adopt what still runs; the attempt keeps its id."""
+    REFUSE = "refuse"
+    """A person must decide; the error says what."""
+
+
+class RetryConfig(BaseModel):
+    """Going back to an earlier step after a failure."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+
+    retry_from_step_id: str = Field(alias="go_to_step_id")
+    max_retries: int = Field(default=1, ge=0, strict=True)
+    backoff_seconds: float | None = Field(default=None, ge=0)
+    """First pause before a retry; None is immediate, as in the reference. Doubles each time."""
+    reset_places: bool = False
+    """Also redeploy the sandboxes that the span itself deployed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityRef:
+    """A field that names another document: how bundles find and rewrite ids."""
+
+    kind: Literal["env", "agent", "artifact", "task"]
+    path: str
+    """Dotted keys with `[]` for list elements: `artifacts[].id`."""
+    version_field: str | None = None
+    """The sibling key that pins a version."""
+    role: Literal["input", "output"] = "input"
+    artifact_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step achieved. Step types return a frozen subclass of their own that overrides `updates` and `scores`."""
+
+    def updates(self) -> Iterable[Update]:
+        """What it adds to the run's context."""
+        return ()
+
+    def scores(self) -> Mapping[str, float | None]:
+        """Verifier id → score from 0 to 1; None is unscored, which is not 0."""
+        return {}
+
+    def summary(self) -> str:
+        """One line for the progress view; may be empty."""
+        return ""
+
+    def failure(self) -> AgentEnvError | None:
+        """An error that fails the step although its updates are kept (evidence that must survive)."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRequest:
+    """What `deploy_sandbox` asks for; the engine chooses the provider, names the sandbox and journals it."""
+
+    sandbox_name: str
+    mode: Literal["vm", "container"]
+    provider: str | None = None
+    """Registry name or a comma-separated chain; None is the configured default."""
+    image: str | None = None
+    port: int | None = None
+    cpu: float = 1.0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    ttl_seconds: float = 7200.0
+    exposed_ports: Sequence[int] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: NetworkPolicy | None = None
+    attribution: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided about a waiting review."""
+
+    decision: Literal["continue", "abort"]
+    decided_by: str
+
+
+class Run(Protocol):
+    """What a step may ask of its run. One object per attempt."""
+
+    run_id: str
+    task_id: str
+    instance_id: str
+    attempt_id: str
+    """Idempotency key of this attempt: staging folders, exec ledger, message ids."""
+    attempt_number: int
+    """1 for the first attempt of the step in this run."""
+    limits: Limits
+    clock: Clock
+    artifacts: Artifacts
+    objects: Objects
+
+    @property
+    def context(self) -> Mapping[str, Json]:
+        """The run's context document as committed so far. Read only."""
+        ...
+
+    @property
+    def metadata(self) -> Mapping[str, Json]:
+        """`context["metadata"]`. Read only."""
+        ...
+
+    def overrides(self) -> Mapping[str, Json]:
+        """`metadata.user_overrides.step_params[<this step>]`, or nothing."""
+        ...
+
+    def run_overrides(self) -> Mapping[str, Json]:
+        """`metadata.user_overrides`, or nothing."""
+        ...
+
+    def sandbox(self, name: str) -> DeployedSandbox:
+        """The deployed sandbox of that name. Raises `PlacementError` that lists what is deployed."""
+        ...
+
+    def agent(self, name: str) -> DeployedAgent:
+        """The deployed agent of that name."""
+        ...
+
+    def environment(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
+        """The deployed environment of that id (by that step)."""
+        ...
+
+    async def place(self, target: Target, deed: Deed) -> Place:
+        """The one place where this deed on this target acts, live.
+
+        Raises:
+            PlacementError: The table has no place for it.
+            SandboxUnavailableError: It was recorded, and is not running.
+        """
+        ...
+
+    async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
+        """Journals and creates a sandbox. Its record is what the step returns to the context."""
+        ...
+
+    async def teardown_sandbox(self, sandbox_id: str) -> bool:
+        """Destroys a sandbox and closes its journal row. Returns whether there was anything to remove."""
+        ...
+
+    async def review(self, *, label: str | None, upstream: Json, timeout_seconds: float) -> Decision:
+        """Publishes a question and waits for a person's answer (`runs review`), without polling where the answer comes here.
+
+        Raises:
+            DeadlineError: Nobody answered in time.
+        """
+        ...
+
+    def secret(self, text: str) -> str:
+        """Resolves an `env:NAME` or `secret:KEY` reference; other text comes back as it is. The value is redacted from now on."""
+        ...
+
+    def scratch(self) -> Path:
+        """A private folder of this machine (0700) for this attempt, removed when it ends."""
+        ...
+
+    def used(self, collection: str, id: str, version: int, digest: str) -> None:
+        """Notes a document that the run depends on."""
+        ...
+
+    def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Tells whoever watches what is going on in a long step."""
+        ...
+
+
+class Plan(Protocol):
+    """What is known before anything starts: the graph, the names that flow over it, the documents it needs."""
+
+    task_id: str
+
+    def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
+        """Steps before `step_id` (by the graph) of that type with those field values."""
+        ...
+
+    def step(self, step_id: str) -> Step | None:
+        """A step of this task."""
+        ...
+
+    def before(self, step_id: str) -> Sequence[Step]:
+        """Every step that is certain to have ended when `step_id` starts, in list order."""
+        ...
+
+    def artifact(self, id: str, version: int | None) -> Mapping[str, Json] | None:
+        """An artifact's document, or None. Predicted documents of a dry run count."""
+        ...
+
+    def artifact_files(self, id: str, version: int | None) -> Sequence[str] | None:
+        """The relative file names of a file artifact or universe, or None when it is not that."""
+        ...
+
+    def preset(self, list: str) -> Sequence[Mapping[str, Json]]:
+        """Records that the run starts with (`--context-json`)."""
+        ...
+
+
+class Step(BaseModel):
+    """One step of a task. Subclasses say `class VerifySandbox(Step, type="verify_sandbox")`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True, defer_build=True)
+
+    type_name: ClassVar[str] = ""
+    on_resume: ClassVar[OnResume] = OnResume.REPEAT
+    entity_refs: ClassVar[tuple[EntityRef, ...] | None] = ()
+    """None means undeclared: bundle ids inside it can't be rewritten."""
+    user_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that belong to whoever runs the task, dropped when a task is imported into a bundle."""
+
+    id: str = Field(min_length=1)
+    type: str = ""
+    version: int | None = None
+    depends_on: tuple[str, ...] | None = None
+    """None: after all earlier steps; empty: no dependency."""
+    fail_task_on_error: bool = True
+    retry_config: RetryConfig | None = None
+    timeout_seconds: float | None = Field(default=None, gt=0)
+    """Limit of the whole step. Some types give the field their own meaning and say so."""
+    always_run: bool = False
+    """Runs also after a failure or cancellation of the run (clean-up, collecting evidence)."""
+
+    def __init_subclass__(cls, *, type: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if type is not None:
+            cls.type_name = type
+
+    @field_validator("depends_on", mode="before")
+    @classmethod
+    def _step_ids(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            raise ValueError(f"is a list of step ids, not {value!r}")
+        if not isinstance(value, list | tuple):
+            raise ValueError(f"is a list of step ids, not {value!r}")
+        return tuple(_step_id(entry) for entry in value)
+
+    @property
+    def deadline_seconds(self) -> float | None:
+        """The limit that the engine enforces on the whole step; None is no limit of its own."""
+        return self.timeout_seconds
+
+    def problems(self, plan: Plan) -> Iterator[Problem]:
+        """Everything that can be known before anything starts. `Problem.path` is relative to the step (`.criteria[0]`)."""
+        del plan
+        return iter(())
+
+    async def execute(self, run: Run) -> StepResult:
+        """Does it.
+
+        Raises:
+            AgentEnvError: The step failed; `documents.outcomes` says what that means for the run.
+        """
+        raise TypeError(f"step type {self.type_name!r} has no execute")
+
+
+def _step_id(entry: Any) -> str:
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, dict) and isinstance(entry.get("task_step_id"), str):
+        return str(entry["task_step_id"])
+    raise ValueError(f'a depends_on entry is a step id or {{"task_step_id": "…"}}, not {entry!r}')

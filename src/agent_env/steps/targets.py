@@ -1,0 +1,84 @@
+"""A step's target, parsed once from the fields that name it: exactly one, or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEFAULT_AGENT = "default-agent"
+"""The agent that a step means when it names no target (reference)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxTarget:
+    """A `deploy_sandbox`, or one container that this run started on it."""
+
+    sandbox_name: str
+    container_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTarget:
+    """A deployed agent."""
+
+    agent_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentTarget:
+    """A deployed environment; `server` names one of its servers where the deed is about files."""
+
+    env_id: str
+    step_id: str | None = None
+    server: str | None = None
+
+
+Target = SandboxTarget | AgentTarget | EnvironmentTarget
+
+
+def blank_is_unset(value: object) -> object:
+    """Empty or white text counts as not given."""
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def choose_target(
+    *,
+    sandbox_name: str | None = None,
+    container_name: str | None = None,
+    agent_name: str | None = None,
+    env_id: str | None = None,
+    default_agent: bool = True,
+) -> Target:
+    """The one target.
+
+    A stored task may carry the default agent's name beside another target; that is tolerated.
+
+    Args:
+        sandbox_name: Blank counts as unset, as for the others.
+        container_name: Needs a sandbox.
+        agent_name: The deployed agent.
+        env_id: The deployed environment.
+        default_agent: With no target at all, the default agent is meant.
+
+    Raises:
+        ValueError: Two explicit targets (names both), a container without a sandbox, or none.
+    """
+    named = {
+        name: value
+        for name, value in (("env_id", env_id), ("sandbox_name", sandbox_name), ("agent_name", agent_name))
+        if value and value.strip()
+    }
+    if len(named) > 1 and named.get("agent_name") == DEFAULT_AGENT:
+        del named["agent_name"]
+    if len(named) > 1:
+        raise ValueError(f"set at most one of {' and '.join(f'{name} ({value!r})' for name, value in named.items())}")
+    if container_name and "sandbox_name" not in named:
+        raise ValueError("container_name needs the sandbox_name that it runs on")
+    if "env_id" in named:
+        return EnvironmentTarget(named["env_id"])
+    if "sandbox_name" in named:
+        return SandboxTarget(named["sandbox_name"], container_name or None)
+    if "agent_name" in named:
+        return AgentTarget(named["agent_name"])
+    if default_agent:
+        return AgentTarget(DEFAULT_AGENT)
+    raise ValueError("names no target; set sandbox_name, agent_name or env_id")
