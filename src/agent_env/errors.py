@@ -180,9 +180,7 @@ class DeadlineError(InfrastructureError):
 
     code = "deadline"
 
-    def __init__(
-        self, message: str, *, concerns: str | None = None, hint: str | None = None, partial: bytes = b""
-    ) -> None:
+    def __init__(self, message: str, *, concerns: str | None = None, hint: str | None = None, partial: bytes = b"") -> None:
         super().__init__(message, concerns=concerns, hint=hint)
         self.partial = partial
 

@@ -104,7 +104,7 @@ def with_host(url: str, host: str) -> str:
 def is_local(url: str) -> bool:
     """Whether the URL's host is this machine itself as seen from it: loopback or the unspecified address."""
     host = urlsplit(url).hostname or ""
-    return host == "localhost" or _is_loopback(host) or host in {"0.0.0.0", "::"}  # noqa: S104
+    return host == "localhost" or _is_loopback(host) or host in {"0.0.0.0", "::"}
 
 
 def _below(url: str, base: str) -> str | None:

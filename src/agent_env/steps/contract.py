@@ -18,11 +18,12 @@ from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
 
 if TYPE_CHECKING:
+    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
+
     from agent_env.artifacts import Artifacts
     from agent_env.clock import Clock
     from agent_env.defaults import Limits
     from agent_env.documents.network import NetworkPolicy
-    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
     from agent_env.places import Deed, Place
     from agent_env.steps.targets import Target
     from agent_env.stores import Objects
@@ -281,7 +282,7 @@ class Step(BaseModel):
         del plan
         return iter(())
 
-    async def execute(self, run: Run) -> StepResult:
+    async def execute(self, run: Run) -> StepResult:  # noqa: ARG002  # subclasses use it
         """Does it.
 
         Raises:
