@@ -1,8 +1,8 @@
 """What a step adds to its run, as data.
 
-A step never writes into a shared dictionary. It returns updates; the journal keeps them with the attempt; the run's context is their fold in
-the order in which the attempts ended. Nothing is compared, so duplicates, empty lists and overlapping writes survive, and a
-retry takes an attempt back by leaving it out of the fold.
+A step never writes into a shared dictionary. It returns updates; the journal keeps them with the attempt; the run's context is
+their fold in the order in which the attempts ended. Nothing is compared, so duplicates, empty lists and overlapping writes
+survive, and a retry takes an attempt back by leaving it out of the fold.
 """
 
 from __future__ import annotations

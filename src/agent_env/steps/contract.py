@@ -1,7 +1,7 @@
 """What a step is, and what it may ask of the engine that runs it.
 
-A step is one file: its fields, its checks, its `execute`. It writes into no shared dictionary, looks up no provider, builds no URL and never
-asks what kind of sandbox it has. The `Run` and `Plan` protocols are implemented by `engine`.
+A step is one file: its fields, its checks, its `execute`. It writes into no shared dictionary, looks up no provider, builds no
+URL and never asks what kind of sandbox it has. The `Run` and `Plan` protocols are implemented by `engine`.
 """
 
 from __future__ import annotations
@@ -282,13 +282,13 @@ class Step(BaseModel):
         del plan
         return iter(())
 
-    async def execute(self, run: Run) -> StepResult:  # noqa: ARG002  # subclasses use it
+    async def execute(self, run: Run) -> StepResult:
         """Does it.
 
         Raises:
             AgentEnvError: The step failed; `documents.outcomes` says what that means for the run.
         """
-        raise TypeError(f"step type {self.type_name!r} has no execute")
+        raise TypeError(f"step type {self.type_name!r} has no execute (asked by run {run.run_id})")
 
 
 def _step_id(entry: Any) -> str:
