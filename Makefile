@@ -1,0 +1,72 @@
+# Everything a fresh checkout needs. `make demo` and `make test` start from nothing but Python (3.11 or newer), git and make.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.9
+VENV := .venv
+BIN := $(VENV)/bin
+# A uv on the PATH is used as it is; otherwise one is put into .tools, away from the project's own environment.
+UV := $(or $(shell command -v uv 2>/dev/null),.tools/bin/uv)
+WORKERS ?= 2
+SEED ?=
+SEEDS ?= 200
+
+export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
+export UV_PYTHON_DOWNLOADS := never
+# Start-up is a feature: modules are compiled once, when they are installed.
+SYNC := sync --quiet --frozen --inexact --compile-bytecode --python $(PYTHON)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow chaos lint format typecheck bench docs helper setup setup-dev system clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+demo: setup  ## run a real task to a score: no container engine, no account
+	@$(BIN)/agent-env run hello
+
+test: setup-dev system lint  ## install what the tests need, then run them all
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+test-slow: setup-dev system  ## the long suites: soak, fuzz, large histories
+	$(BIN)/python -m pytest -n $(WORKERS) -m slow -o timeout=3600 $(ARGS)
+
+chaos: setup-dev system  ## kill -9 at $(SEEDS) seeded moments; SEED=n replays one
+	$(BIN)/python -m tests.chaos --kills $(SEEDS) $(if $(SEED),--seed $(SEED))
+
+lint: setup-dev  ## style, types, and the import contract between floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup-dev  ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup-dev  ## print the figures that the project promises, beside a bare interpreter's
+	$(BIN)/python -m benchmarks
+
+docs: setup-dev  ## write the generated reference pages again
+	$(BIN)/python -m agent_env.cli.reference docs/reference
+
+helper: setup-dev  ## build the helper's binaries again, bit for bit
+	$(UV) $(SYNC) --all-extras --group dev --group helper
+	$(BIN)/python helper/build.py
+
+setup: $(UV)
+	@$(UV) $(SYNC) --no-dev
+	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
+
+setup-dev: $(UV)
+	@$(UV) $(SYNC) --all-extras --group dev --group helper
+	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
+
+.tools/bin/uv:
+	$(PYTHON) -m venv .tools
+	.tools/bin/python -m pip install --quiet uv==$(UV_VERSION)
+
+system:
+	@sh tools/install-test-system.sh
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Installs the system packages that the tests use, as root on Debian or a derivative. Anywhere else it says what is missing and
+# goes on: a test that needs an absent part then skips, naming the capability.
+set -eu
+
+needed=""
+want() { # want COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || needed="$needed $2"
+}
+want bwrap bubblewrap
+want slirp4netns slirp4netns
+want newuidmap uidmap
+want qemu-aarch64-static qemu-user-static
+want setpriv util-linux
+[ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true)" ] || needed="$needed postgresql"
+
+[ -n "$needed" ] || exit 0
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "not installed here (needs root on Debian):$needed" >&2
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+# A database server that the package would start by itself is not wanted: the tests make their own.
+if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+    mkdir -p /etc/postgresql-common
+    echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+fi
+apt-get update -q >/dev/null
+# shellcheck disable=SC2086
+apt-get install -q -y --no-install-recommends $needed >/dev/null
