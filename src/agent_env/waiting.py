@@ -82,16 +82,11 @@ async def shielded(clean_up: Coroutine[object, object, T], *, seconds: float, wh
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
-            await asyncio.shield(work)
+            await asyncio.wait([work])
         except asyncio.CancelledError as error:
-            if work.cancelled():
-                raise
             cancelled = error
-        except BaseException:
-            if cancelled is None:
-                raise
-    if cancelled is not None:
-        if not work.cancelled():
-            work.exception()
-        raise cancelled
-    return work.result()
+    if cancelled is None:
+        return work.result()
+    if not work.cancelled():
+        work.exception()  # marks it as seen: the cancellation is what the caller must hear
+    raise cancelled
