@@ -1,0 +1,1 @@
+"""Figures that the project promises, measured in one run beside a bare interpreter. Never part of the tests."""
