@@ -1,0 +1,54 @@
+"""Every command that the documentation shows is run, page by page, in the order in which a reader would type it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+ELSEWHERE = {
+    "make test": "runs these tests: .ci/run calls it",
+    "make lint": "a prerequisite of make test",
+    "make demo": "tests/house/test_demo.py runs it on a clean clone",
+}
+
+
+def commands(page: Path) -> list[str]:
+    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
+    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_of_the_page_works(page: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    home = tmp_path / "home"
+    home.mkdir()
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV_", "XDG_"))},
+        "HOME": str(home),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    for text in commands(page):
+        if text in ELSEWHERE:
+            continue
+        folder = ROOT if text.startswith("make ") else home
+        done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, timeout=100, check=False)
+        assert done.returncode == 0, f"$ {text}\n{done.stdout.decode()}\n{done.stderr.decode()}"
+
+
+def test_what_is_run_elsewhere_really_is() -> None:
+    assert "make test" in (ROOT / ".ci/run").read_text()
+    assert re.search(r"^test:.*\blint\b", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "make demo" in (ROOT / "tests/house/test_demo.py").read_text()
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    for page in [*PAGES, ROOT / "AGENTS.md", ROOT / "SECURITY.md"]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
