@@ -139,6 +139,12 @@ class ReviewAbortedError(TaskError):
     code = "review_aborted"
 
 
+class LimitHitError(TaskError):
+    """What the task or agent ran hit a limit of its sandbox: memory, processes or disk."""
+
+    code = "limit_hit"
+
+
 class InfrastructureError(AgentEnvError):
     """The world did something: a machine, a network, a disk. Never a score."""
 

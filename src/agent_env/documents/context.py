@@ -1,0 +1,104 @@
+"""The run context's JSON: what `task run` writes and `--context-json` reads, also one that the reference wrote.
+
+It stays plain data: records are kept as they were written, so nothing is lost on the way through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env.documents.reading import at, json_problems
+from agent_env.errors import Problem, ProblemsError
+
+Json = Any
+
+REQUIRED_KEYS: Mapping[str, tuple[str, ...]] = {
+    "deployed_envs": ("env_id", "env_version"),
+    "deployed_agents": ("agent_name", "api_url"),
+    "deployed_sandboxes": ("sandbox_name", "sandbox_id", "sandbox_mode"),
+    "prompt_responses": ("prompt_id", "response"),
+}
+"""The context's lists, and what each of their records must have."""
+
+SCALARS = ("agent_model", "default_agent_model", "agent_artifact_id", "agent_harness", "instance_id")
+
+SECRET_KEYS = frozenset(
+    {"litellm_api_key", "judge_litellm_api_key", "usersim_api_key", "remote_tokens", "cf_access_client_secret", "_heartbeat_fn"}
+)
+"""Never stored or exported, at any depth."""
+
+
+def new_context(**metadata: Json) -> dict[str, Json]:
+    """An empty context with these `metadata`."""
+    context: dict[str, Json] = {name: [] for name in REQUIRED_KEYS}
+    context["metadata"] = dict(metadata)
+    context.update(dict.fromkeys(SCALARS))
+    return context
+
+
+def read_context(data: Json, *, source: str) -> dict[str, Json]:
+    """A context from its JSON. Missing keys get their empty value, unknown ones are kept.
+
+    Args:
+        data: The parsed JSON.
+        source: Its file, for the problems.
+
+    Raises:
+        ProblemsError: Everything wrong, with JSON paths.
+    """
+    if not isinstance(data, dict):
+        raise ProblemsError([Problem("a run context is a JSON object", source, "$")])
+    problems = list(json_problems(data, source=source))
+    for name, required in REQUIRED_KEYS.items():
+        problems += _list_problems(data.get(name), required, source, at("$", name))
+    if not isinstance(data.get("metadata"), dict | None):
+        problems.append(Problem("metadata is an object", source, "$.metadata"))
+    problems += [
+        Problem(f"{name} is text or null", source, at("$", name)) for name in SCALARS if not isinstance(data.get(name), str | None)
+    ]
+    if problems:
+        raise ProblemsError(problems)
+    given = {name: value for name, value in data.items() if value is not None or name not in (*REQUIRED_KEYS, "metadata")}
+    return {**new_context(), **given}
+
+
+def safe_context(context: Mapping[str, Json]) -> dict[str, Json]:
+    """The context without secrets, as it may be stored or exported.
+
+    A secret key stays only where its value is a reference (`env:…`, `secret:…`) without a default. Parts without secrets are shared with
+    the original, not copied.
+    """
+    return {key: _stripped(value) for key, value in context.items() if _may_stay(key, value)}
+
+
+def _list_problems(records: Json, required: tuple[str, ...], source: str, path: str) -> list[Problem]:
+    if records is None:
+        return []
+    if not isinstance(records, list):
+        return [Problem("is a list of records", source, path)]
+    problems = []
+    for i, record in enumerate(records):
+        where = at(path, i)
+        if not isinstance(record, dict):
+            problems.append(Problem("a record is an object", source, where))
+            continue
+        problems += [Problem(f"the record lacks {key!r}", source, where) for key in required if key not in record]
+    return problems
+
+
+def _stripped(value: Json) -> Json:
+    if isinstance(value, dict):
+        made = {key: _stripped(member) for key, member in value.items() if _may_stay(key, member)}
+        unchanged = len(made) == len(value) and all(made[key] is value[key] for key in made)
+        return value if unchanged else made
+    if isinstance(value, list | tuple):
+        items = [_stripped(member) for member in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    return value
+
+
+def _may_stay(key: str, value: Json) -> bool:
+    if key not in SECRET_KEYS:
+        return True
+    return isinstance(value, str) and value.startswith(("env:", "secret:")) and "?" not in value

@@ -1,0 +1,264 @@
+"""A task's envelope: its id, its steps as data, and the graph between them. Floor 4 types the steps' own fields.
+
+Two shapes are read: the list of steps that people write, and the stored `{id, type, version, steps}`. Everything wrong is found at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_env.documents.reading import at, json_problems
+from agent_env.documents.spelling import near, unknown_key_problems
+from agent_env.errors import Problem, ProblemsError
+from agent_env.ids import id_problem
+
+Json = Any
+TASK_KEYS = frozenset({"id", "type", "version", "steps", "created_at_utc"})
+ENVELOPE_KEYS = frozenset({"id", "type", "version", "depends_on", "fail_task_on_error", "retry_config", "timeout_seconds", "always_run"})
+"""Keys that every step has. `timeout_seconds` is typed by the step's class, because some types give it their own meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnvelope:
+    """What every step has, whatever its type."""
+
+    id: str
+    type: str
+    depends_on: tuple[str, ...] | None
+    """None: after all earlier steps; empty: no dependency."""
+    fail_task_on_error: bool | None
+    """None: not given, the type's default."""
+    retry_from_step_id: str | None
+    version: int | None
+    fields: Mapping[str, Json]
+    """The whole step as written."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDocument:
+    """A task whose graph holds together."""
+
+    id: str
+    version: int | None
+    steps: tuple[dict[str, Json], ...]
+    """As written."""
+    envelopes: tuple[StepEnvelope, ...]
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    """Unknown keys of the stored form, kept."""
+    warnings: tuple[Problem, ...] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """The stored form."""
+        return {"id": self.id, "type": "task", "version": self.version, "steps": list(self.steps), **self.extra}
+
+    def ancestors(self, step_id: str) -> frozenset[str]:
+        """Every step that is certain to have ended when this one starts."""
+        index = {envelope.id: i for i, envelope in enumerate(self.envelopes)}
+        below, others = _ancestry(self.envelopes, index, index[step_id])
+        return frozenset(envelope.id for i, envelope in enumerate(self.envelopes) if i < below or i in others)
+
+
+def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: bool = False) -> TaskDocument:
+    """A task from its JSON.
+
+    Args:
+        data: A list of steps, or the stored form.
+        source: Its file, for the problems.
+        task_id: The task's id; the stored form has its own, which this one overrides.
+        strict: Unknown keys of the stored form are problems, not warnings.
+
+    Raises:
+        ProblemsError: Everything wrong, with JSON paths.
+    """
+    problems = list(json_problems(data, source=source))
+    if problems:
+        raise ProblemsError(problems)
+    warnings: list[Problem] = []
+    extra: dict[str, Json] = {}
+    version: int | None = None
+    steps, path = data, "$"
+    if isinstance(data, dict):
+        problems, warnings = unknown_key_problems(data, TASK_KEYS, source=source, strict=strict)
+        problems += _head_problems(data, source, task_id)
+        extra = {key: value for key, value in data.items() if key not in TASK_KEYS}
+        task_id = task_id if task_id is not None else data.get("id")
+        version, steps, path = data.get("version"), data.get("steps"), "$.steps"
+    problems += _step_list_problems(steps, source, path)
+    if isinstance(steps, list):
+        problems += _graph_problems(steps, source, path)
+    if task_id is None or (isinstance(task_id, str) and id_problem(task_id)):
+        wrong = f"the task id {task_id!r} {id_problem(task_id)}" if task_id is not None else "the task has no id"
+        problems.append(Problem(wrong, source))
+    if problems or not isinstance(task_id, str):
+        raise ProblemsError(problems)
+    envelopes = tuple(_envelope(step, i) for i, step in enumerate(steps))
+    return TaskDocument(task_id, version, tuple(steps), envelopes, extra, tuple(warnings))
+
+
+def _head_problems(data: Mapping[str, Json], source: str, task_id: str | None) -> Iterator[Problem]:
+    if data.get("type", "task") != "task":
+        yield Problem(f"unknown task type {data['type']!r}", source, "$.type", "it is 'task'")
+    version = data.get("version")
+    if version is not None and (type(version) is not int or version < 1):
+        yield Problem(f"version is a whole number from 1, not {version!r}", source, "$.version")
+    if task_id is None and "id" in data and not isinstance(data["id"], str):
+        yield Problem(f"id is text, not {data['id']!r}", source, "$.id")
+
+
+def _step_list_problems(steps: Json, source: str, path: str) -> Iterator[Problem]:
+    if not isinstance(steps, list):
+        hint = 'write [ {"id": …, "type": …}, … ]'
+        yield Problem("a task is a list of steps", source, path, hint)
+        return
+    if not steps:
+        yield Problem("the task has no steps", source, path, "add at least one")
+    for i, step in enumerate(steps):
+        if isinstance(step, dict):
+            yield from _step_problems(step, source, at(path, i))
+        else:
+            yield Problem(f"a step is an object, not {_kind(step)}", source, at(path, i))
+
+
+def _step_problems(step: Mapping[str, Json], source: str, path: str) -> Iterator[Problem]:
+    for name in ("id", "type"):
+        value = step.get(name)
+        if not isinstance(value, str) or not value.strip():
+            said = "is missing" if name not in step else f"is text, not {_show(value)}"
+            yield Problem(f"the step's {name} {said}", source, at(path, name) if name in step else path)
+    if not isinstance(step.get("fail_task_on_error", True), bool):
+        yield Problem(
+            f"fail_task_on_error is true or false, not {_show(step['fail_task_on_error'])}", source, at(path, "fail_task_on_error")
+        )
+    version = step.get("version")
+    if version is not None and type(version) is not int:
+        yield Problem(f"version is a whole number or null, not {_show(version)}", source, at(path, "version"))
+    yield from _depends_problems(step.get("depends_on"), source, at(path, "depends_on"))
+    yield from _retry_problems(step.get("retry_config"), source, at(path, "retry_config"))
+
+
+def _depends_problems(value: Json, source: str, path: str) -> Iterator[Problem]:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        yield Problem(f"depends_on is a list of step ids, not {_show(value)}", source, path)
+        return
+    for i, entry in enumerate(value):
+        if _step_id(entry) is None:
+            yield Problem(f'a depends_on entry is a step id or {{"task_step_id": "…"}}, not {_show(entry)}', source, at(path, i))
+
+
+def _retry_problems(value: Json, source: str, path: str) -> Iterator[Problem]:
+    if value is None:
+        return
+    if not isinstance(value, dict):
+        yield Problem(f"retry_config is an object, not {_kind(value)}", source, path)
+        return
+    if _retry_target(value) is None:
+        yield Problem("retry_config needs the text retry_from_step_id", source, path)
+    retries = value.get("max_retries", 1)
+    if type(retries) is not int or retries < 0:
+        yield Problem(f"max_retries is a whole number from 0, not {_show(retries)}", source, at(path, "max_retries"))
+
+
+def _graph_problems(steps: Sequence[Json], source: str, path: str) -> Iterator[Problem]:
+    """Ids are unique, edges point backwards, a retry goes back to an ancestor. Steps that are broken themselves don't stop it."""
+    envelopes = [_envelope(step if isinstance(step, dict) else {}, i) for i, step in enumerate(steps)]
+    ids = [envelope.id for envelope in envelopes]
+    first: dict[str, int] = {}
+    for i, step_id in enumerate(ids):
+        if step_id in first:
+            message = f"duplicate step id {step_id!r}; it is also the id of step {first[step_id]}"
+            yield Problem(message, source, at(at(path, i), "id"), "step ids must be unique within a task")
+        first.setdefault(step_id, i)
+    sound = len(first) == len(ids)
+    for i, envelope in enumerate(envelopes):
+        for j, other in enumerate(envelope.depends_on or ()):
+            where = at(at(at(path, i), "depends_on"), j)
+            if other not in first:
+                sound = False
+                yield Problem(f"depends_on names {other!r}, which is no step of this task", source, where, _suggest(other, ids[:i]))
+            elif first[other] >= i:
+                sound = False
+                what = "is the step itself" if other == envelope.id else "doesn't come before it"
+                yield Problem(f"depends_on names {other!r}, which {what}", source, where, "only earlier steps can be named")
+    yield from _retry_target_problems(envelopes, first, source, path, sound=sound)
+
+
+def _retry_target_problems(
+    envelopes: Sequence[StepEnvelope], index: Mapping[str, int], source: str, path: str, *, sound: bool
+) -> Iterator[Problem]:
+    for i, envelope in enumerate(envelopes):
+        target = envelope.retry_from_step_id
+        if target is None or target == envelope.id:
+            continue
+        where = at(at(path, i), "retry_config")
+        if target not in index:
+            yield Problem(f"the retry goes back to {target!r}, which is no step of this task", source, where, _suggest(target, list(index)))
+        elif sound:
+            below, others = _ancestry(envelopes, index, i)
+            if index[target] >= below and index[target] not in others:
+                hint = "go back to the step itself or to one that it depends on"
+                yield Problem(f"the retry goes back to {target!r}, which the step does not depend on", source, where, hint)
+
+
+def _ancestry(envelopes: Sequence[StepEnvelope], index: Mapping[str, int], start: int) -> tuple[int, set[int]]:
+    """What a step depends on, transitively: every position below the first number, and those of the set.
+
+    A step without `depends_on` follows all earlier ones, so one number says it; long sequential tasks stay cheap.
+    """
+    below, others, pending = 0, set[int](), [start]
+    while pending:
+        position = pending.pop()
+        depends = envelopes[position].depends_on
+        if depends is None:
+            below = max(below, position)
+            continue
+        for parent in (index[name] for name in depends):
+            if parent >= below and parent not in others:
+                others.add(parent)
+                pending.append(parent)
+    return below, others
+
+
+def _envelope(step: Mapping[str, Json], position: int) -> StepEnvelope:
+    """Of a broken step, what can be used; an id that no step can have stands for a missing one."""
+    id, depends, retry = step.get("id"), step.get("depends_on"), step.get("retry_config")
+    parents = tuple(name for name in map(_step_id, depends) if name is not None) if isinstance(depends, list) else None
+    return StepEnvelope(
+        id=id if isinstance(id, str) and id.strip() else f"\0{position}",
+        type=step.get("type", ""),
+        depends_on=parents,
+        fail_task_on_error=step.get("fail_task_on_error"),
+        retry_from_step_id=_retry_target(retry) if isinstance(retry, dict) else None,
+        version=step.get("version"),
+        fields=step,
+    )
+
+
+def _step_id(entry: Json) -> str | None:
+    name = entry.get("task_step_id") if isinstance(entry, dict) else entry
+    return name if isinstance(name, str) else None
+
+
+def _retry_target(retry: Mapping[str, Json]) -> str | None:
+    target = retry.get("retry_from_step_id", retry.get("go_to_step_id"))
+    return target if isinstance(target, str) and target else None
+
+
+def _suggest(name: str, candidates: Sequence[str]) -> str:
+    meant = near(name, candidates[-1000:])
+    if meant is not None:
+        return f"did you mean {meant!r}?"
+    return f"steps before it: {', '.join(candidates[:20]) or 'none'}"
+
+
+def _kind(value: Json) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _show(value: Json) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
