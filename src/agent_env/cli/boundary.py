@@ -1,0 +1,133 @@
+"""The one place where errors become a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from agent_env.cli.frame import root
+from agent_env.cli.output import close_quietly, error_line, write_json
+from agent_env.cli.state import State
+from agent_env.errors import AgentEnvError, ProblemsError
+
+PROGRAM = "agent-env"
+COMPLETE_VARIABLE = "_AGENT_ENV_COMPLETE"
+INTERRUPTED = 130
+
+
+class InterruptionError(Exception):
+    """The process was told to stop, and has cleaned up. `signal` is SIGINT (2) or SIGTERM (15)."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(f"interrupted by signal {signal}")
+        self.signal = signal
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code. Nothing escapes but `SystemExit`."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal's encoding can't show is escaped, never an error.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+    instruction = os.environ.get(COMPLETE_VARIABLE)
+    if instruction:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
+    state = State(debug=os.environ.get("AGENT_ENV_DEBUG", "") not in ("", "0"))
+    try:
+        code = _invoke(argv, state)
+    except BaseException as error:  # the outermost edge: every ending becomes an exit code, here and only here
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
+        code = _report(_meaning(error), state, argv)
+    close_quietly()
+    return code
+
+
+def _invoke(argv: Sequence[str], state: State) -> int:
+    try:
+        with root.make_context(PROGRAM, list(argv), obj=state) as ctx:
+            result: Any = root.invoke(ctx)
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    return result if isinstance(result, int) else 0
+
+
+def _meaning(error: BaseException) -> BaseException:
+    """Of a group with a single member, that member: the group says nothing more."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:
+    if isinstance(error, BrokenPipeError):
+        return 0
+    if state.debug:
+        _show_traceback(error, state)
+    code, facts = _describe(error)
+    if state.json or (isinstance(error, click.UsageError) and _takes_json(error, argv)):
+        write_json({"error": facts})
+    _show(facts, state)
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        error_line(f"usage: {error.ctx.get_usage().removeprefix('Usage: ')}")
+    return code
+
+
+def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
+    match error:
+        case InterruptionError():
+            return 128 + error.signal, _facts("interrupted", "interrupted", None)
+        case KeyboardInterrupt() | click.Abort():
+            return INTERRUPTED, _facts("interrupted", "interrupted", None)
+        case ProblemsError():
+            facts = _facts(error.code, error.message, error.hint)
+            facts["problems"] = [{"file": p.file, "path": p.path, "message": p.message, "hint": p.hint} for p in error.problems]
+            facts["lines"] = [str(problem) for problem in error.problems]
+            return error.exit_code, facts
+        case AgentEnvError():
+            named = error.concerns and error.concerns not in error.message
+            return error.exit_code, _facts(error.code, f"{error.concerns}: {error.message}" if named else error.message, error.hint)
+        case click.UsageError():
+            return 2, _facts("usage", error.format_message(), _usage_hint(error))
+        case click.ClickException():
+            return error.exit_code, _facts("failed", error.format_message(), None)
+        case OSError() if error.filename is not None:
+            return 1, _facts("os", f"{error.filename}: {error.strerror or error}", "run again with --debug for the traceback")
+        case _:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            return 1, _facts("internal", text, "run again with --debug for the traceback, and please report it")
+
+
+def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:
+    return {"code": code, "message": message, "hint": hint}
+
+
+def _show(facts: dict[str, Any], state: State) -> None:
+    lines = facts.pop("lines", ())
+    error_line(state.redact(f"error: {facts['message']}"))
+    for line in lines:
+        error_line(state.redact(f"  {line}"))
+    if facts["hint"]:
+        error_line(state.redact(f"hint: {facts['hint']}"))
+
+
+def _show_traceback(error: BaseException, state: State) -> None:
+    import traceback
+
+    error_line(state.redact("".join(traceback.format_exception(error))).rstrip())
+
+
+def _usage_hint(error: click.UsageError) -> str | None:
+    return f"{error.ctx.command_path} --help" if error.ctx is not None else None
+
+
+def _takes_json(error: click.UsageError, argv: Sequence[str]) -> bool:
+    """The arguments could not be parsed, so the flag was not seen; what was typed still says what the reader wants."""
+    typed = argv[: list(argv).index("--")] if "--" in argv else argv
+    command = error.ctx.command if error.ctx is not None else None
+    return "--json" in typed and command is not None and any("--json" in param.opts for param in command.params)

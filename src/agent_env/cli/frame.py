@@ -1,0 +1,125 @@
+"""The root command: finds commands by name without importing the others, and the classes that they are made of."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.state import state_of
+from agent_env.cli.table import COMMANDS, SECTIONS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": None}
+
+
+class Command(click.Command):
+    """A command that also takes `--debug` after its name, where people append it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(_debug_option(hidden=True))
+
+
+class Group(click.Group):
+    """A group of our commands; an unknown name gets its near spellings."""
+
+    command_class = Command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command of the first argument."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near or "Did you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?", ctx) from error
+
+
+class Root(Group):
+    """`agent-env`: a table of commands and whatever plug-ins add to it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every name, ours first."""
+        del ctx
+        from agent_env.cli.plugins import plugin_names
+
+        return [*COMMANDS, *(name for name in plugin_names() if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Loads one command."""
+        del ctx
+        entry = COMMANDS.get(cmd_name)
+        if entry is not None:
+            module, _, attribute = entry.target.partition(":")
+            command: click.Command = getattr(import_module(module), attribute)
+            return command
+        from agent_env.cli.plugins import load_plugin, plugin_names
+
+        return load_plugin(cmd_name) if cmd_name in plugin_names() else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Completes command names from the table; click would import every command for its help line."""
+        from click.shell_completion import CompletionItem
+
+        items = [
+            CompletionItem(name, help=COMMANDS[name].help if name in COMMANDS else "")
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the table by sections, from the help lines inlined in it."""
+        del ctx
+        from agent_env.cli.plugins import plugin_names
+
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in commands.items()])
+        added = [name for name in plugin_names() if name not in COMMANDS]
+        if added:
+            with formatter.section("Plug-ins"):
+                formatter.write_dl([(name, "") for name in added])
+
+
+def _debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        from agent_env.cli.logs import show_debug_logs
+
+        state = state_of(ctx)
+        state.debug = True
+        show_debug_logs(state)
+
+
+def _debug_option(*, hidden: bool) -> click.Option:
+    names = ["--debug"] if hidden else ["-v", "--verbose", "--debug"]
+    return click.Option(
+        names, is_flag=True, expose_value=False, callback=_debug, hidden=hidden, help="Debug logs and tracebacks on stderr."
+    )
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        from agent_env import __version__
+
+        click.echo(f"agent-env {__version__}")
+        ctx.exit()
+
+
+root = Root(
+    name="agent-env",
+    help="Build, deploy and run agentic environments, and the tasks that grade agents inside them.",
+    epilog="First steps: agent-env run hello · agent-env bundle new my-bundle · agent-env doctor",
+    context_settings=CONTEXT,
+    params=[
+        click.Option(["-V", "--version"], is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."),
+        _debug_option(hidden=False),
+    ],
+)

@@ -1,0 +1,131 @@
+"""Writing for people and for programs. A reader who went away is quiet; what a task wrote can't steer the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, TypeVar
+
+import click
+
+from agent_env.cli.state import state_of
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def json_option(function: F) -> F:
+    """Adds `--json`: one object on standard output and nothing else there."""
+
+    def remember(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+        state_of(ctx).json = value
+        return value
+
+    option = click.option(
+        "--json", "as_json", is_flag=True, is_eager=True, callback=remember, help="Print one JSON object and nothing else."
+    )
+    return option(function)
+
+
+def line(text: str = "") -> None:
+    """One line for people on standard output."""
+    _write(sys.stdout, clean(text) + "\n")
+
+
+def note(text: str) -> None:
+    """One line on standard error that is no error: what goes on, what was skipped."""
+    _write(sys.stderr, clean(text) + "\n")
+
+
+def error_line(text: str) -> None:
+    """One or more lines on standard error, with the words `error` and `hint` coloured on a terminal."""
+    shown = clean(text)
+    if coloured(sys.stderr):
+        shown = re.sub(r"^error:", "\x1b[1;31merror:\x1b[0m", re.sub(r"^hint:", "\x1b[1;36mhint:\x1b[0m", shown))
+    _write(sys.stderr, shown + "\n")
+
+
+def write_json(value: Any) -> None:
+    """One JSON document on standard output. NaN can't stand in JSON, so it is an error of ours if one arrives here."""
+    import json
+
+    _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def write_bytes(data: bytes, *, to_stderr: bool = False) -> None:
+    """Passes a program's own bytes on, untouched."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    stream.flush()
+    try:
+        stream.buffer.write(data)
+        stream.buffer.flush()
+    except BrokenPipeError:
+        _silence(stream)
+
+
+def reader_left() -> bool:
+    """Standard output was closed by its reader; a command that follows something should end."""
+    return _Gone.stdout
+
+
+def clean(text: str) -> str:
+    """Text without control characters but for newline and tab: names and messages of a task must not move the cursor."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def coloured(stream: IO[str]) -> bool:
+    """Colour only on a terminal, and not against `NO_COLOR`."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[int] = ()) -> None:
+    """Aligned columns separated by two spaces: readable, and easy for `awk`. Nothing is cut.
+
+    Args:
+        headings: One for each column.
+        rows: Values; None is shown as `-`.
+        right: Indexes of the columns that are aligned to the right.
+    """
+    shown = [list(headings), *([_cell(value) for value in row] for row in rows)]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(headings))]
+    rights = set(right)
+    for row in shown:
+        cells = [cell.rjust(width) if i in rights else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        line("  ".join(cells).rstrip())
+
+
+def close_quietly() -> None:
+    """Flushes at the end; a reader who left is no error."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            _silence(stream)
+
+
+class _Gone:
+    stdout = False
+
+
+def _cell(value: object) -> str:
+    return "-" if value is None or value == "" else clean(str(value)).replace("\n", " ").replace("\t", " ")
+
+
+def _write(stream: IO[str], text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except BrokenPipeError:
+        _silence(stream)
+
+
+def _silence(stream: IO[str]) -> None:
+    """Points a closed stream at nothing, so that the work goes on and the interpreter's last flush succeeds."""
+    if stream is sys.stdout:
+        _Gone.stdout = True
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, stream.fileno())
+    os.close(nothing)

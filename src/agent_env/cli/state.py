@@ -1,0 +1,32 @@
+"""What one invocation knows about itself, shared between the frame and the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import click
+
+
+def _unchanged(text: str) -> str:
+    return text
+
+
+@dataclass(slots=True)
+class State:
+    """Set while the arguments are parsed; read by the error boundary, also when parsing failed half-way."""
+
+    debug: bool = False
+    """Tracebacks and debug logs were asked for."""
+    json: bool = False
+    """One JSON object on standard output was asked for, also for an error."""
+    redact: Callable[[str], str] = _unchanged
+    """Takes known secrets out of text; set once they can be known."""
+
+
+def state_of(ctx: click.Context) -> State:
+    """The state of this invocation."""
+    state = ctx.find_object(State)
+    if state is None:
+        state = ctx.find_root().obj = State()
+    return state

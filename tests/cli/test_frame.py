@@ -1,0 +1,168 @@
+"""The frame: start-up, errors, exit codes, plug-ins, completion, pipes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent_env.cli.output import clean
+from agent_env.cli.table import COMMANDS
+from tests.cli.conftest import AGENT_ENV, Cli
+
+COSTLY = ("httpx", "sqlalchemy", "aiohttp", "mcp", "a2a", "pydantic", "rich", "asyncio", "alembic", "importlib.metadata", "logging")
+
+
+def loaded_by(code: str) -> set[str]:
+    program = f"import sys\n{code}\nsys.stdout.write('\\nMODULES ' + ' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.rpartition("MODULES ")[2].split())
+
+
+def test_help_imports_nothing_costly() -> None:
+    loaded = loaded_by("from agent_env.cli import main\nmain(['--help'])")
+    assert not loaded & set(COSTLY)
+    assert not [name for name in loaded if name.startswith("agent_env.cli.commands.")]
+
+
+def test_version_answers_before_click_is_imported() -> None:
+    loaded = loaded_by("from agent_env.cli import main\nmain(['--version'])")
+    assert "click" not in loaded
+    assert "agent_env.cli.boundary" not in loaded
+
+
+def test_version_is_the_same_through_the_frame(cli: Cli) -> None:
+    assert cli("--version").out == cli("--debug", "--version").out
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_of_the_table_has_help_and_the_same_first_line(cli: Cli, name: str) -> None:
+    answer = cli(name, "--help")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("Usage: agent-env ")
+    assert answer.err == ""
+
+
+def test_cl02_unknown_command_is_one_line_with_the_near_spelling_and_exit_code_2(cli: Cli) -> None:
+    answer = cli("rnu")
+    assert answer.code == 2
+    assert answer.err.splitlines()[0] == "error: No such command 'rnu'. Did you mean 'run'?"
+    assert answer.out == ""
+
+
+def test_usage_error_of_a_command_with_json_is_one_object(cli: Cli) -> None:
+    answer = cli("runs", "list", "--json", "--nope")
+    assert answer.code == 2
+    assert answer.json["error"]["code"] == "usage"
+    assert "--nope" in answer.json["error"]["message"]
+
+
+def test_control_characters_of_a_task_cannot_steer_the_terminal() -> None:
+    assert clean("a\x1b[2Jb\tc\nd\x9b") == "a\\x1b[2Jb\tc\nd\\x9b"
+
+
+def test_broken_pipe_is_quiet(cli: Cli) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {AGENT_ENV} completion bash | true; echo ${{PIPESTATUS[0]}}"],
+        env=cli.environ(),
+        cwd=cli.cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+
+
+def test_full_disk_behind_standard_output_is_an_error_without_traceback(cli: Cli) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [AGENT_ENV, "completion", "bash"], env=cli.environ(), stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    assert b"Traceback" not in done.stderr
+    assert b"error:" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_of_each_shell_calls_back(cli: Cli, shell: str) -> None:
+    answer = cli("completion", shell)
+    assert answer.code == 0
+    assert "_AGENT_ENV_COMPLETE" in answer.out
+
+
+def test_completion_of_bash_completes_commands_and_options(cli: Cli) -> None:
+    script = cli.write("completion.bash", cli("completion", "bash").out)
+
+    def complete(*words: str) -> list[str]:
+        text = f"source {script}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _agent_env_completion agent-env; " + (
+            'printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", text], env=cli.environ(), capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.split()
+
+    assert complete("agent-env", "ru") == ["run", "runs"]
+    assert "--fail-under" in complete("agent-env", "run", "--fail")
+    assert complete("agent-env", "runs", "tear") == ["teardown"]
+
+
+def test_completing_a_command_name_imports_no_command() -> None:
+    loaded = loaded_by(
+        "import os\nos.environ.update(_AGENT_ENV_COMPLETE='bash_complete', COMP_WORDS='agent-env ', COMP_CWORD='1')\n"
+        "from agent_env.cli import main\nmain([])"
+    )
+    assert not [name for name in loaded if name.startswith("agent_env.cli.commands.")]
+
+
+def plug_in(folder: Path, body: str) -> None:
+    info = folder / "extra_words-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: extra-words\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[agent_env.cli_plugins]\ngreet = extra_words:greet\n")
+    (folder / "extra_words.py").write_text(body)
+
+
+def test_plug_in_command_is_listed_and_imported_only_when_its_name_is_used(cli: Cli, tmp_path: Path) -> None:
+    plug_in(
+        tmp_path / "site", 'import click\nclick.echo("imported")\n@click.command()\ndef greet():\n    click.echo("hello from a plug-in")\n'
+    )
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    listed = cli("--help", env=env)
+    assert "greet" in listed.out
+    assert "imported" not in listed.out
+    assert cli("greet", env=env).out == "imported\nhello from a plug-in\n"
+
+
+def test_cl02_plug_in_that_fails_to_import_is_one_line_and_disturbs_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    plug_in(tmp_path / "site", "raise OSError('no such weather')\n")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    answer = cli("greet", env=env)
+    assert answer.code == 2
+    assert "no such weather" in answer.err
+    assert "Traceback" not in answer.all
+    assert cli("completion", "bash", env=env).code == 0
+
+
+def test_unexpected_error_is_one_line_and_a_traceback_only_with_debug(cli: Cli, tmp_path: Path) -> None:
+    plug_in(tmp_path / "site", 'import click\n@click.command()\ndef greet():\n    raise ZeroDivisionError("by\\nnothing")\n')
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    plain = cli("greet", env=env)
+    assert plain.code == 1
+    assert plain.err.splitlines()[0] == "error: ZeroDivisionError: by nothing"
+    assert "--debug" in plain.err
+    assert "Traceback" not in plain.err
+    assert "Traceback" in cli("--debug", "greet", env=env).err
+
+
+def test_output_of_another_encoding_is_escaped_not_an_error(cli: Cli) -> None:
+    assert cli("--help", env={"PYTHONIOENCODING": "ascii"}).code == 0
+
+
+def test_module_can_be_run_like_the_command(cli: Cli) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_env.cli", "--version"], env=cli.environ(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == cli("--version").out
