@@ -7,16 +7,15 @@ from pathlib import Path, PurePosixPath
 
 from agent_env.bundles.model import KINDS, BundleKind, Entry
 from agent_env.bundles.reading import Folder, Node, fold
-from agent_env.bundles.skills import skill_problems
 from agent_env.bundles.toml_types import toml_problems
 from agent_env.documents.reading import at
+from agent_env.documents.skill import SKILL_FILE, parse_skill
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import DERIVED, LOCAL, MAX_AUTHORED_ID_BYTES, id_problem, segment_problem
 
 DOCKERFILE = "Dockerfile"
-SKILL_MD = "SKILL.md"
 
 
 class EntryReader:
@@ -92,7 +91,7 @@ class EntryReader:
             self._notes.problem(path, "a bundle's task is a list of steps", path="$", hint='write [ {"id": …, "type": …}, … ]')
             return None
         try:
-            task = parse_task(data, source=path, task_id=id, strict=self._strict)
+            task = parse_task(data, source=path, task_id=id, strict=self._strict, checked=True)
         except ProblemsError as error:
             self._notes.problems += error.problems
             return None
@@ -117,14 +116,17 @@ class EntryReader:
     def _skill(self, name: str, path: str, node: Node) -> Entry | None:
         files = self._folder.walk(node.path)
         self._refuse_derived(name, path)
-        if SKILL_MD not in files:
-            other = next((file for file in files if fold(file) == fold(SKILL_MD)), None)
+        if SKILL_FILE not in files:
+            other = next((file for file in files if fold(file) == fold(SKILL_FILE)), None)
             hint = f"rename {other!r}" if other else None
-            self._notes.problem(path, f"has no {SKILL_MD}", hint=hint)
+            self._notes.problem(path, f"has no {SKILL_FILE}", hint=hint)
             return None
-        data = self._folder.read(files[SKILL_MD])
+        data = self._folder.read(files[SKILL_FILE])
         if data is not None:
-            self._notes.problems += skill_problems(data, name, file=f"{path}/{SKILL_MD}")
+            try:
+                self._notes.warnings += parse_skill(data, source=f"{path}/{SKILL_FILE}", folder=name, strict=self._strict).warnings
+            except ProblemsError as error:
+                self._notes.problems += error.problems
         return Entry(BundleKind.SKILL, name, f"{self._id_root}/{name}", path, "skill", files=files)
 
     def _artifact(self, name: str, path: str, node: Node) -> Entry | None:
@@ -135,7 +137,7 @@ class EntryReader:
         self._refuse_derived(name, path)
         declared = self._type(config, file)
         is_image = DOCKERFILE in files or declared == "docker_image"
-        skill = next((name for name in files if fold(name) == fold(SKILL_MD)), None)
+        skill = next((name for name in files if fold(name) == fold(SKILL_FILE)), None)
         if skill and not is_image and declared is None:
             self._notes.problem(path, f"holds a {skill}, so it is a skill", hint=f"move the folder to skills/{name}")
             return None

@@ -90,9 +90,10 @@ def parse_json(data: bytes | str, *, source: str) -> Json:
         raise _refused(source, f"is not valid JSON: {error}") from error
     except RecursionError as error:
         raise _refused(source, f"nests deeper than {MAX_DEPTH} levels") from error
-    problems = list(json_problems(value, source=source, duplicates=twice))
-    if problems:
-        raise ProblemsError(problems)
+    if twice or "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH:  # else nothing that the walk looks for can be in it
+        problems = list(json_problems(value, source=source, duplicates=twice))
+        if problems:
+            raise ProblemsError(problems)
     return value
 
 

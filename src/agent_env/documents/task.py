@@ -60,7 +60,7 @@ class TaskDocument:
         return frozenset(envelope.id for i, envelope in enumerate(self.envelopes) if i < below or i in others)
 
 
-def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: bool = False) -> TaskDocument:
+def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: bool = False, checked: bool = False) -> TaskDocument:
     """A task from its JSON.
 
     Args:
@@ -68,11 +68,12 @@ def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: b
         source: Its file, for the problems.
         task_id: The task's id; the stored form has its own, which this one overrides.
         strict: Unknown keys of the stored form are problems, not warnings.
+        checked: `data` came from `parse_json`, so it is not searched again for what JSON can't have.
 
     Raises:
         ProblemsError: Everything wrong, with JSON paths.
     """
-    problems = list(json_problems(data, source=source))
+    problems = [] if checked else list(json_problems(data, source=source))
     if problems:
         raise ProblemsError(problems)
     warnings: list[Problem] = []
