@@ -48,6 +48,10 @@ class Limits:
     download_seconds: float = 600.0
     download_bytes: int = 10 * GIB
     download_attempts: int = 5
+    download_streams: int = 8
+    """Downloads at once (reference)."""
+    payload_bytes: int = 1 * GIB
+    """What an environment's payload may hold once it is unpacked."""
     # Engine
     lease_seconds: float = 30.0
     lease_renew_seconds: float = 10.0

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent_env.documents.reading import at
-from agent_env.errors import Problem, ProblemsError
+from agent_env.documents.stored import validation_problems
+from agent_env.errors import ProblemsError
 
 Json = Any
 Placement = Literal["vm", "container", "in_container", "on_machine"]
@@ -35,7 +35,7 @@ class Record(BaseModel):
         try:
             return cls.model_validate(dict(data))
         except ValidationError as error:
-            raise ProblemsError(_problems(error, source, path)) from error
+            raise ProblemsError(validation_problems(error, source, path)) from error
 
     def to_json(self) -> dict[str, Json]:
         """The stored form: every field of the reference, ours only where they say something, then unknown keys."""
@@ -266,14 +266,3 @@ def _mcp_path(card: Mapping[str, Json]) -> str:
 def _drop(data: dict[str, Json], names: tuple[str, ...]) -> None:
     for name in names:
         data.pop(name, None)
-
-
-def _problems(error: ValidationError, source: str | None, path: str) -> list[Problem]:
-    problems = []
-    for entry in error.errors(include_url=False, include_input=False):
-        where = path
-        for key in entry["loc"]:
-            where = at(where, key)
-        message = entry["msg"]
-        problems.append(Problem(message[:1].lower() + message[1:], source, where))
-    return problems
