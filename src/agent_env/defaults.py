@@ -58,6 +58,8 @@ class Limits:
     retry_backoff_seconds: float = 0.5
     retry_backoff_max_seconds: float = 30.0
     drain_seconds: float = 30.0
+    closing_step_seconds: float = 600.0
+    """What an `always_run` step without a limit of its own may take after a failure or cancellation."""
     shutdown_seconds: float = 60.0
     # Stores
     database_busy_seconds: float = 30.0

@@ -1,0 +1,57 @@
+"""What an engine is given, and what a run is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent_env.documents.updates import Json
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.sandboxes.contract import Provider
+    from agent_env.stores import Database, Documents, Journal, Objects, Secrets
+
+    Providers = Callable[[str], Provider]
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The memory that an engine works with."""
+
+    db: Database
+    documents: Documents
+    objects: Objects
+    journal: Journal
+    secrets: Secrets
+    artifacts: Artifacts
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How one run differs from the task as written."""
+
+    seed: Mapping[str, Json] = field(default_factory=dict)
+    """`<key>` in any text of a step becomes the value."""
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    """Added to the context's metadata."""
+    context: Mapping[str, Json] | None = None
+    """What the run starts with (`--context-json`); the sandboxes that it names are adopted."""
+    start_step: int = 0
+    """Position of the first step to run; those before it count as done."""
+    end_step: int | None = None
+    """Position of the first step not to run."""
+    keep: bool = False
+    """Leave the places when the run has ended by itself."""
+    pause_on_failure: bool = False
+    """Leave the places when the run has failed, so that it can be looked at and resumed."""
+    group_id: str | None = None
+    """What belongs together: the attempts of one call."""
+    attempt_index: int = 0
+    """Which of several runs of the same task this is."""
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """`user_overrides`. Secrets in it are used and never stored."""
+    strict: bool = False
+    run_id: str | None = None
+    """Chosen by the caller; None makes one."""

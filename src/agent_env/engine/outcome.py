@@ -1,0 +1,72 @@
+"""How a run ended, in the words that every face of agent-env uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
+from agent_env.documents.updates import Json
+from agent_env.engine.teardown import TeardownReport
+from agent_env.errors import AgentEnvError
+
+Word = Literal["passed", "scored below 1", "unscored", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """A run that has ended, or that nobody works on any more."""
+
+    run_id: str
+    instance_id: str
+    task_id: str
+    task_version: int | None
+    status: Status
+    kind: Kind
+    scores: Mapping[str, float | None]
+    """Verifier → 0 to 1; None is unscored, which is not 0."""
+    duration_seconds: float
+    error: Mapping[str, Json] | None
+    """`code`, `message`, `step_id` (and `hint`) of what ended it."""
+    context: Mapping[str, Json] = field(repr=False, default_factory=dict)
+    teardown: TeardownReport | None = None
+    """What was removed afterwards; None when the places were kept."""
+
+    @property
+    def word(self) -> Word:
+        """The run in one word or two."""
+        return word_of(self.status, self.scores)
+
+    @property
+    def passed(self) -> bool:
+        """Every score is 1, and there is one."""
+        return self.word == "passed"
+
+    @property
+    def counts(self) -> bool:
+        """Whether this ending may enter statistics."""
+        return OUTCOMES[self.kind].counts
+
+
+def word_of(status: Status, scores: Mapping[str, float | None]) -> Word:
+    """The word for a status and its scores."""
+    if status != "completed":
+        return "cancelled" if status == "cancelled" else "failed"
+    numbers = [score for score in scores.values() if score is not None]
+    if not numbers:
+        return "unscored"
+    return "passed" if all(score >= 1 for score in numbers) else "scored below 1"
+
+
+def described(error: BaseException, step_id: str | None) -> dict[str, Json]:
+    """An error as records keep it."""
+    entry: dict[str, Json] = {
+        "code": error.code if isinstance(error, AgentEnvError) else str(kind_of(error)),
+        "message": (error.message if isinstance(error, AgentEnvError) else str(error)) or type(error).__name__,
+        "step_id": step_id,
+        "error_type": type(error).__name__,
+    }
+    if isinstance(error, AgentEnvError):
+        entry.update({name: value for name, value in (("hint", error.hint), ("concerns", error.concerns)) if value})
+    return entry

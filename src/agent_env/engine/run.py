@@ -1,0 +1,233 @@
+"""What a step sees of its run: one object per attempt. Implements `steps.contract.Run`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent_env.clock import Clock
+from agent_env.defaults import Limits
+from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox, Record
+from agent_env.documents.spelling import near
+from agent_env.documents.updates import Json
+from agent_env.engine.context import FrozenDict
+from agent_env.engine.control import run_folder
+from agent_env.engine.events import STEP_PROGRESS, EventStream
+from agent_env.engine.options import Stores
+from agent_env.engine.sandboxes import Held, Sandboxes
+from agent_env.errors import PlacementError, SandboxUnavailableError
+from agent_env.places import Deed, Place, Recorded, TargetKind, Where, place_of
+from agent_env.steps.contract import Decision, SandboxRequest
+from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target
+from agent_env.stores.records import Lease, UsedDocument
+from agent_env.waiting import deadline
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.redaction import Redactor
+    from agent_env.stores import Objects
+
+
+@dataclass
+class Shared:
+    """What all attempts of one run have in common."""
+
+    run_id: str
+    task_id: str
+    instance_id: str
+    lease: Lease
+    stores: Stores
+    sandboxes: Sandboxes
+    events: EventStream
+    redactor: Redactor
+    limits: Limits
+    clock: Clock
+    state_root: Path
+    context: Callable[[], FrozenDict]
+    overrides: Mapping[str, Json]
+    """`user_overrides` with the secrets that are never stored."""
+    reviews: dict[str, asyncio.Future[Decision]] = field(default_factory=dict)
+    """Questions that wait for an answer, by step."""
+    noted: Callable[[str, Held], None] | None = None
+    """Told of every sandbox that is made: its levels and network go into the run's record."""
+
+
+class AttemptRun:
+    """One attempt's view of its run."""
+
+    def __init__(self, shared: Shared, step_id: str, attempt_id: str, attempt_number: int) -> None:
+        self.run_id = shared.run_id
+        self.task_id = shared.task_id
+        self.instance_id = shared.instance_id
+        self.attempt_id = attempt_id
+        self.attempt_number = attempt_number
+        self.limits: Limits = shared.limits
+        self.clock: Clock = shared.clock
+        self.artifacts: Artifacts = shared.stores.artifacts
+        self.objects: Objects = shared.stores.objects
+        self.used_documents: dict[UsedDocument, None] = {}
+        self._shared = shared
+        self._step_id = step_id
+        self._scratch: Path | None = None
+        self._places: dict[str, Place] = {}
+
+    @property
+    def context(self) -> Mapping[str, Json]:
+        """The run's context as committed so far; writing into it raises."""
+        return self._shared.context()
+
+    @property
+    def metadata(self) -> Mapping[str, Json]:
+        """`context["metadata"]`."""
+        metadata = self.context.get("metadata")
+        return metadata if isinstance(metadata, Mapping) else {}
+
+    def run_overrides(self) -> Mapping[str, Json]:
+        """`metadata.user_overrides`, with the secrets that are not stored."""
+        return self._shared.overrides
+
+    def overrides(self) -> Mapping[str, Json]:
+        """The overrides of this step."""
+        params = self._shared.overrides.get("step_params") or {}
+        own = params.get(self._step_id) or {}
+        return own if isinstance(own, Mapping) else {}
+
+    def sandbox(self, name: str) -> DeployedSandbox:
+        """The deployed sandbox of that name."""
+        return DeployedSandbox.read(self._recorded("deployed_sandboxes", "sandbox_name", name, "sandbox"))
+
+    def agent(self, name: str) -> DeployedAgent:
+        """The deployed agent of that name."""
+        return DeployedAgent.read(self._recorded("deployed_agents", "agent_name", name, "agent"))
+
+    def environment(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
+        """The deployed environment of that id (by that step)."""
+        return DeployedEnvironment.read(self._recorded("deployed_envs", "env_id", env_id, "environment", step_id=step_id))
+
+    def _recorded(self, collection: str, key: str, name: str, what: str, *, step_id: str | None = None) -> Mapping[str, Json]:
+        records = self.context.get(collection) or ()
+        for record in records:
+            if record.get(key) == name and (step_id is None or (record.get("metadata") or {}).get("deploy_step_id") == step_id):
+                found: Mapping[str, Json] = record
+                return found
+        known = sorted({str(record.get(key)) for record in records})
+        meant = near(name, known)
+        raise PlacementError(
+            f"{what} {name!r} is not deployed (deployed: {known})", concerns=name, hint=f"did you mean {meant!r}?" if meant else None
+        )
+
+    async def place(self, target: Target, deed: Deed) -> Place:
+        """The one place where this deed on this target acts, live. See `places.placement`."""
+        match target:
+            case SandboxTarget(name, None):
+                sandbox = self.sandbox(name)
+                kind, recorded = TargetKind.SANDBOX, Recorded(sandbox.recorded)
+                return await self._resolve(sandbox, sandbox.sandbox_id, kind, deed, recorded, container=sandbox.container_id)
+            case SandboxTarget(name, container_name):
+                sandbox, container = self.sandbox(name), self._container(name, str(container_name))
+                return await self._resolve(
+                    sandbox, sandbox.sandbox_id, TargetKind.CONTAINER, deed, Recorded.STARTED_HERE, container=container
+                )
+            case AgentTarget(name):
+                agent = self.agent(name)
+                recorded = Recorded(agent.recorded)
+                return await self._resolve(agent, agent.sandbox_id, TargetKind.AGENT, deed, recorded, container=agent.container_id)
+            case EnvironmentTarget(env_id, step_id):
+                env = self.environment(env_id, step_id)
+                return await self._resolve(env, env.sandbox_id, TargetKind.ENVIRONMENT, deed, Recorded.ANY, container=env.container_id)
+
+    async def _resolve(
+        self, record: Record, sandbox_id: str | None, kind: TargetKind, deed: Deed, recorded: Recorded, *, container: str | None
+    ) -> Place:
+        if sandbox_id is None:
+            raise PlacementError(f"the {kind.name.lower()} was recorded without a sandbox, so nothing says where it runs")
+        held = await self._shared.sandboxes.hold(sandbox_id, getattr(record, "sandbox_type", None))
+        where = place_of(kind, deed, recorded, held.shape)
+        async with deadline(self.limits.connect_seconds, f"reaching a place of sandbox {sandbox_id}"):
+            if where in (Where.MACHINE, Where.SANDBOX_ITSELF):
+                place = await held.sandbox.machine()
+            elif container is None:
+                raise SandboxUnavailableError(f"sandbox {sandbox_id} has no container on record for this {kind.name.lower()}")
+            else:
+                place = await held.sandbox.container(container)
+        self._places[place.id] = place
+        return place
+
+    def _container(self, sandbox_name: str, container_name: str) -> str:
+        records = self.metadata.get("deployed_docker_containers") or ()
+        ours = [record for record in records if record.get("sandbox_name") == sandbox_name]
+        for record in ours:
+            if record.get("container_name") == container_name and record.get("container_id"):
+                return str(record["container_id"])
+        known = sorted(str(record.get("container_name")) for record in ours)
+        raise PlacementError(f"this run started no container {container_name!r} on sandbox {sandbox_name!r} (started: {known})")
+
+    async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
+        """Journals and creates a sandbox."""
+        record, held = await self._shared.sandboxes.deploy(request, self.attempt_id)
+        if self._shared.noted is not None:
+            self._shared.noted(request.sandbox_name, held)
+        return record
+
+    async def teardown_sandbox(self, sandbox_id: str) -> bool:
+        """Destroys a sandbox and closes its journal row."""
+        report = await self._shared.sandboxes.destroy([sandbox_id])
+        for why in report.failed.values():
+            raise SandboxUnavailableError(f"sandbox {sandbox_id} could not be removed: {why}", concerns=sandbox_id)
+        return bool(report.removed)
+
+    async def review(self, *, label: str | None, upstream: Json, timeout_seconds: float) -> Decision:
+        """Publishes a question and waits for a person's answer."""
+        answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._shared.reviews[self._step_id] = answer
+        try:
+            await self._shared.stores.journal.ask_review(
+                self._shared.lease, self._step_id, self.attempt_id, label=label, upstream=self._shared.redactor.redact(upstream)
+            )
+            self.progress("waits for a review")
+            async with deadline(timeout_seconds, "the review"):
+                return await answer
+        finally:
+            self._shared.reviews.pop(self._step_id, None)
+
+    def secret(self, text: str) -> str:
+        """Resolves a reference. The value is redacted from now on."""
+        secret = self._shared.stores.secrets.resolve(text)
+        value = secret.reveal()
+        if value != text:
+            self._shared.redactor.add(value)
+        return value
+
+    def scratch(self) -> Path:
+        """A private folder of this machine for this attempt, removed when it ends."""
+        if self._scratch is None:
+            folder = run_folder(self._shared.state_root, self.run_id) / "scratch" / self.attempt_id
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+            self._scratch = folder
+        return self._scratch
+
+    def used(self, collection: str, id: str, version: int, digest: str) -> None:
+        """Notes a document that the run depends on."""
+        self.used_documents[UsedDocument(collection, id, version, digest)] = None
+
+    def progress(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Tells whoever watches."""
+        self._shared.events.emit(STEP_PROGRESS, self._step_id, message=message, done=done, total=total)
+
+    async def stop(self) -> None:
+        """Kills what this attempt may have left in the places that it used."""
+        async with asyncio.TaskGroup() as group:
+            for place in self._places.values():
+                group.create_task(place.stop_attempt(self.attempt_id))
+
+    def close(self) -> None:
+        """Removes the scratch folder."""
+        if self._scratch is not None:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = None
+
