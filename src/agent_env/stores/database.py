@@ -1,0 +1,342 @@
+"""The run database: many readers, and one writer thread whose commits serve everybody who waits.
+
+It knows transactions, not tables. Code that writes is a function of a `Connection`; it may be run again when the transaction as a
+whole had to be given up, so it has no effect but on the database.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Self, TypeVar, cast
+
+from agent_env.clock import Clock, SystemClock
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.errors import ConfigError, InternalError, StorageError
+from agent_env.stores.connection import AbortedError, Backend, Connection, Session
+
+T = TypeVar("T")
+_TRIES = 5
+"""How often a write is tried alone after deadlocks or lost connections."""
+
+
+class Database:
+    """One run database, SQLite or PostgreSQL.
+
+    Threads: every method may be called from any thread. Processes: any number may open the same database.
+    """
+
+    def __init__(self, backend: Backend, limits: Limits, clock: Clock) -> None:
+        self._backend = backend
+        self.limits = limits
+        self.clock = clock
+        self._readers: list[Session] = []
+        self._lock = threading.Lock()
+        self._writer: _Writer | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, url: str, *, limits: Limits = DEFAULT_LIMITS, clock: Clock | None = None) -> Self:
+        """Opens a database, creating or migrating it first when that is due.
+
+        Args:
+            url: `sqlite:///PATH`, with `?synchronous=full` for safety against power loss, or `postgresql://…`.
+            limits: `database_busy_seconds`, `group_commit_seconds`, `connect_seconds`, `inline_result_bytes`, `document_bytes` count here.
+            clock: Time, for records that people read.
+
+        Raises:
+            ConfigError: The URL is of no known kind.
+            StorageError: The database can't be reached or used.
+        """
+        scheme = url.partition(":")[0].partition("+")[0]
+        backend: Backend
+        if scheme == "sqlite":
+            from agent_env.stores.sqlite import SqliteBackend
+
+            backend = SqliteBackend(url, limits)
+        elif scheme in {"postgresql", "postgres"}:
+            from agent_env.stores.postgres import PostgresBackend
+
+            backend = PostgresBackend(url, limits)
+        else:
+            raise ConfigError(f"{scheme!r} is no kind of run database", hint="sqlite:///PATH or postgresql://USER@HOST/NAME")
+        backend.prepare()
+        return cls(backend, limits, clock or SystemClock())
+
+    @property
+    def name(self) -> str:
+        """How messages call it: a path, or a URL without its password."""
+        return self._backend.name
+
+    def read(self, fn: Callable[[Connection], T]) -> T:
+        """Runs `fn` on one consistent snapshot, in the calling thread."""
+        try:
+            return self._read_once(fn)
+        except AbortedError:  # a connection that waited for use was cut meanwhile (a restart): all such are
+            self._forget_readers()
+            return self._read_once(fn)
+
+    def write(self, fn: Callable[[Connection], T]) -> T:
+        """Runs `fn` in a transaction of its own on the writer thread and returns once it is durable."""
+        done = threading.Event()
+        job = _Job(fn, lambda _: done.set())
+        self._submit(job)
+        done.wait()
+        return job.outcome()
+
+    async def awrite(self, fn: Callable[[Connection], T]) -> T:
+        """Like `write`, without blocking the event loop. Writes that wait at the same time share one commit.
+
+        What was handed over is carried out even when the caller is cancelled meanwhile.
+        """
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def deliver(_: _Job[T]) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle)
+
+        job = _Job(fn, deliver)
+        self._submit(job)
+        await done
+        return job.outcome()
+
+    def submit(self, fn: Callable[[Connection], Any]) -> None:
+        """Hands a write over without waiting for it. Its failure is only seen by whoever looks for what it wrote."""
+        self._submit(_Job(fn, lambda _: None))
+
+    def close(self) -> None:
+        """Commits what was handed over, then gives every connection up. Closing twice is harmless."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            readers, self._readers = self._readers, []
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.stop()
+        for session in readers:
+            session.close()
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _read_once(self, fn: Callable[[Connection], T]) -> T:
+        session = self._reader()
+        usable = False
+        try:
+            session.begin(write=False)
+            result = fn(session)
+            session.commit()
+            usable = True
+        finally:
+            with self._lock:
+                usable = usable and not self._closed
+                if usable:
+                    self._readers.append(session)
+            if not usable:
+                session.close()
+        return result
+
+    def _forget_readers(self) -> None:
+        with self._lock:
+            readers, self._readers = self._readers, []
+        for session in readers:
+            session.close()
+
+    def _reader(self) -> Session:
+        with self._lock:
+            if self._closed:
+                raise StorageError(f"the run database {self.name} is closed", concerns=self.name)
+            if self._readers:
+                return self._readers.pop()
+        return self._backend.connect(write=False)
+
+    def _submit(self, job: _Job[Any]) -> None:
+        with self._lock:
+            if self._closed:
+                raise StorageError(f"the run database {self.name} is closed", concerns=self.name)
+            if self._writer is None:
+                self._writer = _Writer(self._backend, self.limits, self.clock)
+            writer = self._writer
+            writer.submit(job)
+
+
+class _Job(Generic[T]):
+    """One write that somebody waits for."""
+
+    __slots__ = ("_deliver", "error", "fn", "result")
+
+    def __init__(self, fn: Callable[[Connection], T], deliver: Callable[[_Job[T]], None]) -> None:
+        self.fn = fn
+        self.result: T | None = None
+        self.error: BaseException | None = None
+        self._deliver = deliver
+
+    def run(self, connection: Connection) -> bool:
+        """Runs it and keeps how it ended. Returns whether its changes stand.
+
+        Raises:
+            AbortedError: The database gave the whole transaction up with it.
+        """
+        self.error = None
+        try:
+            self.result = self.fn(connection)
+        except AbortedError:
+            raise
+        except BaseException as error:  # it belongs to whoever waits for this write, not to the writer thread
+            self.error = error
+        return self.error is None
+
+    def deliver(self) -> None:
+        """Tells whoever waits."""
+        self._deliver(self)
+
+    def outcome(self) -> T:
+        """What it returned, or its error."""
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.result)
+
+
+class _Writer:
+    """The one thread that writes.
+
+    A batch is what waits: it is never held open for more to come, and never longer than `group_commit_seconds`. The first write of
+    a batch needs no savepoint: when it fails, the transaction simply begins again.
+    """
+
+    def __init__(self, backend: Backend, limits: Limits, clock: Clock) -> None:
+        self._backend = backend
+        self._limits = limits
+        self._clock = clock
+        self._queue: SimpleQueue[_Job[Any] | None] = SimpleQueue()
+        self._session: Session | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="agent-env-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: _Job[Any]) -> None:
+        """Queues a write."""
+        if threading.current_thread() is self._thread:
+            raise InternalError("a write waits for another write inside its own transaction")
+        self._queue.put(job)
+
+    def stop(self) -> None:
+        """Ends the thread once everything queued is done."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._stopping:
+            job = self._queue.get()
+            if job is None:
+                break
+            jobs = [job]
+            try:
+                self._together(jobs)
+            except StorageError as error:
+                self._give_up()
+                for each in jobs:
+                    each.error = error
+            for each in jobs:
+                each.deliver()
+        self._drop()
+
+    def _together(self, jobs: list[_Job[Any]]) -> None:
+        """Runs the first job and whatever else waits in one transaction; alone, each, if that transaction can't be had."""
+        try:
+            self._transaction(jobs)
+        except _CommitError as error:
+            if not (self._backend.commit_fails_cleanly and len(jobs) > 1):
+                raise error.cause from error
+            self._give_up()
+            self._each_alone(jobs)
+        except AbortedError as error:
+            self._give_up()
+            self._each_alone(jobs)
+
+    def _transaction(self, jobs: list[_Job[Any]]) -> None:
+        session = self._begin()
+        if not jobs[0].run(session):
+            session.rollback()
+            session.begin(write=True)
+        ends = self._clock.monotonic() + self._limits.group_commit_seconds
+        while (job := self._next(ends)) is not None:
+            jobs.append(job)
+            session.execute("SAVEPOINT waiting")
+            if not job.run(session):
+                session.execute("ROLLBACK TO SAVEPOINT waiting")
+            session.execute("RELEASE SAVEPOINT waiting")
+        try:
+            session.commit()
+        except StorageError as error:
+            raise _CommitError(error) from error
+
+    def _each_alone(self, jobs: list[_Job[Any]]) -> None:
+        for job in jobs:
+            for remaining in reversed(range(_TRIES)):
+                try:
+                    self._alone(job)
+                    break
+                except StorageError as error:
+                    job.error = error
+                    self._give_up()
+                    if not (remaining and isinstance(error, AbortedError) and error.transient):
+                        break
+
+    def _alone(self, job: _Job[Any]) -> None:
+        session = self._begin()
+        if job.run(session):
+            session.commit()
+        else:
+            session.rollback()
+
+    def _next(self, ends: float) -> _Job[Any] | None:
+        if self._stopping or self._clock.monotonic() >= ends:
+            return None
+        try:
+            job = self._queue.get_nowait()
+        except Empty:
+            return None
+        self._stopping = job is None
+        return job
+
+    def _begin(self) -> Session:
+        if self._session is None:
+            self._session = self._backend.connect(write=True)
+        self._session.begin(write=True)
+        return self._session
+
+    def _give_up(self) -> None:
+        """Ends a transaction of unknown state; a connection that can't even roll back is replaced."""
+        if self._session is None:
+            return
+        try:
+            self._session.rollback()
+        except StorageError:
+            self._drop()
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+class _CommitError(Exception):
+    """A commit failed; `cause` says how."""
+
+    def __init__(self, cause: StorageError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause

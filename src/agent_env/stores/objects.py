@@ -1,0 +1,344 @@
+"""Content-addressed objects: a file's name is the sha256 of what it holds, so it is never changed and never stored twice.
+
+Files are written aside, synced and renamed; what is read is verified. What nothing refers to is collected after a grace period.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from agent_env.clock import timestamp
+from agent_env.defaults import DEFAULT_LIMITS, MIB
+from agent_env.errors import NotFoundError, StorageError, UnsupportedError
+
+if TYPE_CHECKING:
+    from agent_env.stores.database import Database
+
+SCHEME = "sha256:"
+_HEX = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES = MIB
+_ASIDE = ".aside"
+_DAMAGED = ".damaged"
+_LOCK = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef:
+    """A stored object."""
+
+    sha256: str
+    size: int
+    media_type: str
+
+    @property
+    def url(self) -> str:
+        """`sha256:<hex>`."""
+        return SCHEME + self.sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What a collection removed."""
+
+    objects: int
+    size_bytes: int
+
+
+class Objects:
+    """Objects under one folder of this machine. Threads and processes may share it.
+
+    Args:
+        root: The folder; made on the first write.
+        db: Where media types are kept; None keeps none.
+    """
+
+    def __init__(self, root: Path, db: Database | None = None) -> None:
+        self._root = root
+        self._db = db
+        self._verified: dict[str, tuple[int, int, int]] = {}
+
+    def put(self, data: bytes, *, media_type: str = "application/octet-stream") -> ObjectRef:
+        """Stores bytes. What is stored already is not written again.
+
+        Raises:
+            StorageError: The disk is full or can't be written. Nothing half-written stays.
+        """
+        sha256 = hashlib.sha256(data).hexdigest()
+        if not self._has(sha256, len(data)):
+
+            def fill(aside: BinaryIO) -> str:
+                aside.write(data)
+                return sha256
+
+            self._add(fill)
+        return self._noted(ObjectRef(sha256, len(data), media_type))
+
+    def put_file(self, path: Path, *, media_type: str = "application/octet-stream") -> ObjectRef:
+        """Stores a file's content, in constant memory.
+
+        Raises:
+            StorageError: The disk is full, can't be written, or the file can't be read.
+        """
+        size = 0
+
+        def copy(aside: BinaryIO) -> str:
+            nonlocal size
+            digest = hashlib.sha256()
+            with path.open("rb") as source:
+                while chunk := source.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    aside.write(chunk)
+                    size += len(chunk)
+            return digest.hexdigest()
+
+        sha256 = self._add(copy)
+        return self._noted(ObjectRef(sha256, size, media_type))
+
+    def read(self, ref: ObjectRef | str) -> bytes:
+        """The bytes, verified.
+
+        Raises:
+            NotFoundError: There is no such object.
+            StorageError: It is damaged (it was set aside), or can't be read.
+        """
+        sha256 = _address(ref)
+        if sha256 is None:
+            return self._read_file(_foreign(ref))
+        data = self._read_file(self._file(sha256))
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise self._set_aside(sha256)
+        return data
+
+    def path(self, ref: ObjectRef | str) -> Path:
+        """The file that holds it, verified. Nobody may write to it.
+
+        Raises:
+            NotFoundError: There is no such object.
+            StorageError: It is damaged (it was set aside), or can't be read.
+        """
+        sha256 = _address(ref)
+        if sha256 is None:
+            path = _foreign(ref)
+            if not path.is_file():
+                raise NotFoundError(f"there is no file {path}", concerns=str(path))
+            return path
+        path = self._file(sha256)
+        with _storage_errors(path):
+            facts = path.stat()
+            seen = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+            if self._verified.get(sha256) == seen:
+                return path
+            with path.open("rb") as stored:
+                found = hashlib.file_digest(stored, "sha256").hexdigest()
+        if found != sha256:
+            raise self._set_aside(sha256)
+        self._verified[sha256] = seen
+        return path
+
+    def open(self, ref: ObjectRef | str) -> BinaryIO:
+        """The object as a file to read, verified before."""
+        path = self.path(ref)
+        with _storage_errors(path):
+            return path.open("rb")
+
+    def exists(self, ref: ObjectRef | str) -> bool:
+        """Whether it is here. It is not verified."""
+        sha256 = _address(ref)
+        return (_foreign(ref) if sha256 is None else self._file(sha256)).is_file()
+
+    def size(self, ref: ObjectRef | str) -> int:
+        """Its size in bytes."""
+        sha256 = _address(ref)
+        path = _foreign(ref) if sha256 is None else self._file(sha256)
+        with _storage_errors(path):
+            return path.stat().st_size
+
+    def media_type(self, ref: ObjectRef | str) -> str | None:
+        """What it was first stored as; None when that is not known."""
+        sha256 = _address(ref)
+        if self._db is None or sha256 is None:
+            return None
+        rows = self._db.read(lambda tx: tx.execute("SELECT media_type FROM objects WHERE sha256 = :sha256", {"sha256": sha256}))
+        return str(rows[0].media_type) if rows else None
+
+    def collect(self, live: Iterable[str], *, grace_seconds: float | None = None, dry_run: bool = False) -> Freed:
+        """Removes what nothing refers to and nobody stored or asked for lately.
+
+        Args:
+            live: Urls or digests of what is referred to.
+            grace_seconds: What was written, or stored again, less long ago than this stays; None is `Limits.gc_grace_seconds`.
+            dry_run: Only counts.
+        """
+        if grace_seconds is None:
+            grace_seconds = (self._db.limits if self._db else DEFAULT_LIMITS).gc_grace_seconds
+        kept = {url.removeprefix(SCHEME) for url in live}
+        gone = [sha256 for sha256 in self._stored() if sha256 not in kept]
+        removed: dict[str, int] = {}
+        for sha256 in gone:
+            size = self._remove(self._file(sha256), grace_seconds, dry_run)
+            if size is not None:
+                removed[sha256] = size
+        if not dry_run:
+            for aside in self._children(self._root / _ASIDE):
+                self._remove(aside, grace_seconds, dry_run)
+            self._forget(removed)
+        return Freed(len(removed), sum(removed.values()))
+
+    # Below: one object at a time
+
+    def _has(self, sha256: str, size: int) -> bool:
+        """Whether it is stored; if so it counts as new from now on, which keeps a collection away from it."""
+        with self._lock(fcntl.LOCK_SH), suppress(FileNotFoundError):
+            path = self._file(sha256)
+            if path.stat().st_size == size:
+                os.utime(path)
+                return True
+        return False
+
+    def _add(self, fill: Callable[[BinaryIO], str]) -> str:
+        folder = self._root / _ASIDE
+        aside = folder / os.urandom(12).hex()
+        with _storage_errors(self._root):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+                    sha256 = fill(stream)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                self._publish(aside, self._file(sha256))
+            finally:
+                aside.unlink(missing_ok=True)
+        return sha256
+
+    def _publish(self, aside: Path, final: Path) -> None:
+        new_folder = not final.parent.is_dir()
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        with self._lock(fcntl.LOCK_SH):
+            aside.rename(final)
+        _sync(final.parent)
+        if new_folder:
+            _sync(self._root)
+
+    def _noted(self, ref: ObjectRef) -> ObjectRef:
+        if self._db is None:
+            return ref
+        values = {"sha256": ref.sha256, "size": ref.size, "media_type": ref.media_type, "now": timestamp(self._db.clock.now())}
+        self._db.submit(lambda tx: tx.change(_NOTE, values))
+        return ref
+
+    def _remove(self, path: Path, grace_seconds: float, dry_run: bool) -> int | None:
+        with self._lock(fcntl.LOCK_EX), _storage_errors(path), suppress(FileNotFoundError):
+            facts = path.stat()
+            if _now(self._root) - facts.st_mtime < grace_seconds:
+                return None
+            if not dry_run:
+                path.unlink()
+            return facts.st_size
+        return None
+
+    def _forget(self, removed: Mapping[str, int]) -> None:
+        for sha256 in removed:
+            self._verified.pop(sha256, None)
+        if self._db is not None and removed:
+            rows = [{"sha256": sha256} for sha256 in removed]
+            self._db.write(lambda tx: tx.executemany("DELETE FROM objects WHERE sha256 = :sha256", rows))
+
+    def _set_aside(self, sha256: str) -> StorageError:
+        self._verified.pop(sha256, None)
+        damaged = self._root / _DAMAGED
+        with _storage_errors(damaged), suppress(FileNotFoundError):
+            damaged.mkdir(mode=0o700, exist_ok=True)
+            self._file(sha256).rename(damaged / sha256)
+        return StorageError(
+            f"object {SCHEME}{sha256} is damaged: its content does not match its name",
+            concerns=SCHEME + sha256,
+            hint=f"it was set aside as {damaged / sha256}; store the file again, or repeat the step that made it",
+        )
+
+    def _stored(self) -> Iterator[str]:
+        for folder in self._children(self._root):
+            if len(folder.name) == 2:
+                yield from (sha256 for file in self._children(folder) if _HEX.fullmatch(sha256 := folder.name + file.name))
+
+    def _children(self, folder: Path) -> list[Path]:
+        with _storage_errors(folder):
+            return sorted(folder.iterdir()) if folder.is_dir() else []
+
+    def _file(self, sha256: str) -> Path:
+        return self._root / sha256[:2] / sha256[2:]
+
+    def _read_file(self, path: Path) -> bytes:
+        with _storage_errors(path):
+            return path.read_bytes()
+
+    @contextmanager
+    def _lock(self, mode: int) -> Iterator[None]:
+        with _storage_errors(self._root):
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, mode)
+            yield
+        finally:
+            os.close(lock)
+
+
+def _address(ref: ObjectRef | str) -> str | None:
+    """The digest that a reference names; None when it names a file elsewhere.
+
+    Raises:
+        UnsupportedError: It is of a kind that is not stored here.
+    """
+    if isinstance(ref, ObjectRef):
+        return ref.sha256
+    text = ref.removeprefix(SCHEME)
+    if _HEX.fullmatch(text):
+        return text
+    if ref.startswith("file://"):
+        return None
+    raise UnsupportedError(f"object {ref!r} is not in this store", concerns=ref, hint="sha256:<64 hexadecimal digits> or file:///path")
+
+
+def _foreign(ref: ObjectRef | str) -> Path:
+    from urllib.parse import unquote_to_bytes, urlsplit
+
+    return Path(os.fsdecode(unquote_to_bytes(urlsplit(str(ref)).path)))
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _now(root: Path) -> float:
+    """The file system's own clock: the one that modification times are set by, also on a server elsewhere."""
+    probe = root / _LOCK
+    os.utime(probe)
+    return probe.stat().st_mtime
+
+
+@contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no stored object {error.filename or path}", concerns=str(path)) from error
+    except OSError as error:
+        where = error.filename or path
+        raise StorageError(
+            f"{where} can't be read or written: {error.strerror}", concerns=str(where), hint="free space, or check permissions"
+        ) from error
+
+
+_NOTE = "INSERT INTO objects (sha256, size, media_type, created_at) VALUES (:sha256, :size, :media_type, :now) ON CONFLICT DO NOTHING"

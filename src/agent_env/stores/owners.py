@@ -1,0 +1,116 @@
+"""Who owns a run: one process of one boot of one machine, named so that others can tell whether it still lives.
+
+A process id alone says nothing: ids are reused, containers have their own, machines reboot and are renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any, Self
+
+_FIRST_PID_NAMESPACE = "pid:[4026531836]"
+"""The kernel's fixed name of the namespace that every machine boots into (PROC_PID_INIT_INO)."""
+_GONE = {"Z", "X", "x"}
+"""States of /proc/<pid>/stat in which a process runs no more."""
+
+
+class Life(StrEnum):
+    """What is known of an owner."""
+
+    ALIVE = "alive"
+    DEAD = "dead"
+    UNKNOWN = "unknown"
+    """It runs where this process can't look: only its heartbeat tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """One process, told apart from every other one."""
+
+    pid: int
+    start: int
+    """Start time of the process in clock ticks since the boot (/proc/<pid>/stat, field 22)."""
+    boot: str
+    """The kernel's id of this boot."""
+    machine: str
+    """The machine's own id, which a change of the host name leaves alone; empty when it has none."""
+    namespace: str
+    """The process id namespace: a container's ids are its own."""
+    host: str
+    """For people. Never compared."""
+    command: str
+    """For people. Never compared."""
+
+    @classmethod
+    def this_process(cls) -> Self:
+        """The calling process."""
+        pid = os.getpid()
+        return cls(
+            pid=pid,
+            start=_start_time(pid) or 0,
+            boot=_text("/proc/sys/kernel/random/boot_id"),
+            machine=_text("/etc/machine-id"),
+            namespace=_namespace(),
+            host=os.uname().nodename,
+            command=_command(),
+        )
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**data)
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+    def life(self) -> Life:
+        """Whether the process still runs, as far as this one can tell at once."""
+        me = Owner.this_process()
+        if self.boot and (self.boot, self.namespace) == (me.boot, me.namespace):
+            return Life.ALIVE if _start_time(self.pid) == self.start else Life.DEAD
+        # Machine ids are often baked into container images, so another boot is only certain outside of containers.
+        on_machines = self.namespace == me.namespace == _FIRST_PID_NAMESPACE
+        if on_machines and self.machine and self.machine == me.machine:
+            return Life.DEAD
+        return Life.UNKNOWN
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host} ({self.command})"
+
+
+def _start_time(pid: int) -> int | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The name of the program stands in brackets and may hold spaces and brackets itself.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return None if fields[0].decode() in _GONE else int(fields[19])
+
+
+@cache
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _command() -> str:
+    """The program and its verb. Never more: a command line may hold secrets."""
+    program = Path(sys.argv[0] if sys.argv and sys.argv[0] else sys.executable).name
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    return f"{program} {verb}" if verb.isalpha() else program

@@ -1,0 +1,221 @@
+"""SQLite through the standard library: the default, and the one whose start-up time counts, so no other package is imported."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal
+
+from agent_env.defaults import Limits
+from agent_env.errors import ConfigError, StorageError
+from agent_env.stores.connection import DiskFullError, Params, Row
+from agent_env.stores.revision import HEAD, migrate_sqlite
+
+_PREFIX = "sqlite:///"
+_SYNCHRONOUS = ("normal", "full")
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DENIED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+
+
+class SqliteBackend:
+    """One database file. Private to this user (0600 in a 0700 folder)."""
+
+    commit_fails_cleanly = True
+
+    def __init__(self, url: str, limits: Limits) -> None:
+        self._path, self._synchronous = parse_url(url)
+        self._limits = limits
+        self.name = str(self._path)
+
+    def prepare(self) -> None:
+        """Creates the file from the frozen schema, or has another stored revision migrated."""
+        with suppress(FileNotFoundError):
+            if self._revision() == HEAD:
+                return
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _locked(self._path.with_name(self._path.name + ".lock")):
+                self._prepare_alone()
+        except OSError as error:
+            raise StorageError(f"the run database {self.name} can't be created: {error.strerror}", concerns=self.name) from error
+
+    def _prepare_alone(self) -> None:
+        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        stored = self._revision()
+        if stored == HEAD:
+            return
+        if stored is None and self._is_empty():
+            self._create()
+        else:
+            migrate_sqlite(self._path, stored)
+
+    def _create(self) -> None:
+        schema = (files("agent_env.stores") / "schema_sqlite.sql").read_text(encoding="utf-8")
+        session = self._open()
+        try:
+            with _mapped(self.name):
+                session.connection.execute("PRAGMA journal_mode=WAL")
+                session.connection.executescript(f"BEGIN EXCLUSIVE;\n{schema}\nCOMMIT;")
+        finally:
+            session.close()
+
+    def _is_empty(self) -> bool:
+        session = self._open()
+        try:
+            return not session.execute("SELECT name FROM sqlite_master LIMIT 1")
+        finally:
+            session.close()
+
+    def _revision(self) -> str | None:
+        if not self._path.exists():
+            raise FileNotFoundError(self.name)
+        session = self._open()
+        try:
+            if not session.execute("SELECT name FROM sqlite_master WHERE name = 'alembic_version'"):
+                return None
+            rows = session.execute("SELECT version_num FROM alembic_version")
+            return str(rows[0].version_num) if rows else None
+        finally:
+            session.close()
+
+    def connect(self, *, write: bool) -> SqliteSession:
+        """A new connection; one that only reads refuses to write."""
+        session = self._open()
+        with _mapped(self.name):
+            session.connection.execute(f"PRAGMA synchronous={self._synchronous}")
+            if not write:
+                session.connection.execute("PRAGMA query_only=ON")
+        return session
+
+    def _open(self) -> SqliteSession:
+        with _mapped(self.name):
+            connection = sqlite3.connect(
+                self._path,
+                timeout=self._limits.database_busy_seconds,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+        return SqliteSession(connection, self.name)
+
+    def close(self) -> None:
+        """Nothing is shared between connections."""
+
+
+class SqliteSession:
+    """One connection to the file."""
+
+    clock_sql = "((julianday('now') - 2440587.5) * 86400.0)"
+
+    def __init__(self, connection: sqlite3.Connection, name: str) -> None:
+        self.connection = connection
+        self._name = name
+
+    def execute(self, sql: str, params: Params | None = None) -> list[Row]:
+        """Runs one statement and returns its rows."""
+        with _mapped(self._name):
+            cursor = self.connection.execute(sql, params or {})
+            if cursor.description is None:
+                return []
+            names = [column[0] for column in cursor.description]
+            return [Row(zip(names, values, strict=True)) for values in cursor]
+
+    def change(self, sql: str, params: Params | None = None) -> int:
+        """Runs one statement and returns how many rows it changed."""
+        with _mapped(self._name):
+            return self.connection.execute(sql, params or {}).rowcount
+
+    def executemany(self, sql: str, rows: Iterable[Params]) -> None:
+        """Runs one statement for each of many parameter sets."""
+        with _mapped(self._name):
+            self.connection.executemany(sql, rows)
+
+    def begin(self, *, write: bool) -> None:
+        """Opens a transaction. A writer takes the file's write lock at once, so that it can't fail half-way for want of it."""
+        with _mapped(self._name):
+            self.connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    def commit(self) -> None:
+        """Makes it durable."""
+        with _mapped(self._name):
+            self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        """Undoes it; SQLite may have done so already."""
+        with _mapped(self._name):
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Closes it."""
+        self.connection.close()
+
+
+def parse_url(url: str) -> tuple[Path, Literal["normal", "full"]]:
+    """The file and the durability of `sqlite:///PATH[?synchronous=full]`.
+
+    Raises:
+        ConfigError: It is not such a URL.
+    """
+    path, _, query = url.removeprefix(_PREFIX).partition("?synchronous=")
+    if not url.startswith(_PREFIX) or not path or path == ":memory:":
+        raise ConfigError(f"{url!r} names no database file", hint="write sqlite:///folder/file.db, or sqlite:////absolute/file.db")
+    if query and query not in _SYNCHRONOUS:
+        raise ConfigError(f"synchronous={query} is not known", hint="normal is safe against kills, full also against power loss")
+    return Path(path).absolute(), "full" if query == "full" else "normal"
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+class _mapped:  # noqa: N801 - reads as a statement; a class, because it stands on the hot path
+    """The one place where SQLite's errors become ours."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise _storage_error(error, self._name) from error
+
+
+def _storage_error(error: sqlite3.Error, name: str) -> StorageError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _FULL:
+        return DiskFullError(
+            f"the run database {name} can't be written: {error}",
+            concerns=name,
+            hint="free space on that disk, then resume; what was committed is intact",
+        )
+    if code in _DAMAGED:
+        return StorageError(
+            f"the run database {name} is damaged: {error}",
+            concerns=name,
+            hint="move the file aside to start afresh; `sqlite3 FILE .recover` reads what is left",
+        )
+    if code in _LOCKED:
+        return StorageError(
+            f"the run database {name} stayed locked by another process", concerns=name, hint="raise limits.database_busy_seconds"
+        )
+    if code in _DENIED:
+        return StorageError(f"the run database {name} can't be opened or written: {error}", concerns=name, hint="check its permissions")
+    return StorageError(f"the run database {name} refused a statement: {error}", concerns=name)
