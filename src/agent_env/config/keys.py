@@ -1,0 +1,312 @@
+"""Every configuration key as one table: its type, its variable, its default. `config` reads files and variables by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.documents.reading import at
+from agent_env.documents.spelling import near
+from agent_env.errors import Problem
+
+LIMIT_PREFIX = "limits."
+LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
+REFERENCE = re.compile(r"(env|secret):.+", re.DOTALL)
+
+Check = Callable[[Any], str | None]
+"""Says what is wrong with a value, or None."""
+
+_IMPL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+RESERVED_PARAMS = frozenset({"model", "messages", "api_key", "api_base", "user", "metadata", "timeout", "response_format"})
+"""Of a model call, what `[model.params]` may not set (reference)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key, or one open table."""
+
+    check: Check
+    default: Any = None
+    variable: str | None = None
+    """The variable that overrides it."""
+    convert: Callable[[str], Any] | None = None
+    """Makes a value of a variable's text; None keeps the text."""
+    reference: bool = False
+    """May be `env:…` or `secret:…`."""
+    path: bool = False
+    """A relative path starts at the file's folder, never at wherever a resume happens to be called (TP-12)."""
+
+
+def is_reference(value: Any) -> bool:
+    """A text that stands for a variable or a secret."""
+    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
+
+
+def _text(value: Any) -> str | None:
+    return None if isinstance(value, str) and value.strip() else "is text that is not empty"
+
+
+def _texts(value: Any) -> str | None:
+    good = isinstance(value, dict) and all(isinstance(member, str) for member in value.values())
+    return None if good else "is a table of texts"
+
+
+def _headers(value: Any) -> str | None:
+    if _texts(value):
+        return _texts(value)
+    odd = next((name for name, text in value.items() if not _HEADER_NAME.fullmatch(name) or re.search(r"[\r\n\0]", text)), None)
+    return f"has no valid header {odd!r}" if odd is not None else None
+
+
+def _params(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is a table"
+    taken = sorted(RESERVED_PARAMS & value.keys())
+    return f"can't set {', '.join(taken)}" if taken else None
+
+
+def _table(value: Any) -> str | None:
+    return None if isinstance(value, dict) else "is a table"
+
+
+def _store(value: Any) -> str | None:
+    """`"local"`, or `{impl = "module:Class", config = {…}}`."""
+    if value == "local":
+        return None
+    if not isinstance(value, dict):
+        return 'is "local" or a table with impl and config'
+    return _component(value)
+
+
+def _component(value: Any) -> str | None:
+    if not isinstance(value, dict):
+        return "is a table with impl and config"
+    odd = sorted(value.keys() - {"impl", "config"})
+    if odd:
+        return f"has the unknown key {odd[0]!r}; it takes impl and config"
+    if "impl" in value and (not isinstance(value["impl"], str) or not _IMPL.fullmatch(value["impl"])):
+        return 'has an impl that is not written "module:Class"'
+    return None if isinstance(value.get("config", {}), dict) else "has a config that is no table"
+
+
+def _impls(value: Any) -> str | None:
+    good = isinstance(value, list) and all(isinstance(member, str) and _IMPL.fullmatch(member) for member in value)
+    return None if good else 'is a list of "module:Class"'
+
+
+def _text_list(value: Any) -> str | None:
+    good = isinstance(value, list) and all(isinstance(member, str) for member in value)
+    return None if good else "is a list of texts"
+
+
+def _flag(value: Any) -> str | None:
+    return None if isinstance(value, bool) else "is true or false"
+
+
+def _count(value: Any) -> str | None:
+    return None if type(value) is int and value >= 1 else "is a whole number from 1"
+
+
+def _port(value: Any) -> str | None:
+    return None if type(value) is int and 0 <= value <= 65535 else "is a port from 0 to 65535"
+
+
+def _one_of(*choices: str) -> Check:
+    return lambda value: None if value in choices else f"is one of {', '.join(choices)}"
+
+
+def _url(*schemes: str) -> Check:
+    def check(value: Any) -> str | None:
+        good = isinstance(value, str) and value.partition("://")[0].lower() in schemes and "://" in value
+        return None if good else f"is a URL that starts with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+
+    return check
+
+
+def _amount(default: float | int) -> Check:
+    whole = isinstance(default, int)
+
+    def check(value: Any) -> str | None:
+        right = type(value) is int or (not whole and isinstance(value, float))
+        if not right or value < 0:
+            return "is a whole number from 0" if whole else "is a number from 0"
+        return None
+
+    return check
+
+
+def _number(text: str) -> int | float:
+    return float(text) if re.search(r"[.eE]", text) else int(text.replace("_", ""))
+
+
+_FLAGS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _as_flag(text: str) -> bool:
+    if text.strip().lower() not in _FLAGS:
+        raise ValueError(text)
+    return _FLAGS[text.strip().lower()]
+
+
+_DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
+_HTTP = ("http", "https")
+
+KEYS: Mapping[str, Key] = {
+    "agents.default_a2a_agent_id": Key(_text, variable="AGENT_ENV_DEFAULT_AGENT"),
+    "artifacts.impls": Key(_impls),
+    "artifacts.type_aliases": Key(_texts),
+    "conversations.default_human_a2a_url": Key(_url(*_HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),
+    "database.synchronous": Key(_one_of("NORMAL", "FULL"), "NORMAL", "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
+    "database.url": Key(_url(*_DATABASES), variable="AGENT_ENV_DATABASE_URL", reference=True),
+    "envs.impls": Key(_impls),
+    "explorer.allowed_hosts": Key(_text_list),
+    "explorer.cors_origins": Key(_text_list),
+    "explorer.plugins": Key(_table),
+    "explorer.port": Key(_port, 8234, "AGENT_ENV_EXPLORER_PORT", int),
+    "explorer.static_dir": Key(_text, path=True),
+    "model.api_key": Key(_text, variable="LITELLM_API_KEY", reference=True),
+    "model.base_url": Key(_url(*_HTTP), variable="LITELLM_BASE_URL", reference=True),
+    "model.default": Key(_text, variable="AGENT_ENV_MODEL", reference=True),
+    "model.headers": Key(_headers),
+    "model.params": Key(_params),
+    "model.roles": Key(_texts),
+    "run.concurrency": Key(_count, variable="AGENT_ENV_CONCURRENCY", convert=int),
+    "run.quiesce": Key(_one_of("freeze", "kill"), variable="AGENT_ENV_QUIESCE"),
+    "runner": Key(_store, variable="AGENT_ENV_RUNNER"),
+    "sandbox.agent_default": Key(_text, variable="AGENT_ENV_AGENT_SANDBOX"),
+    "sandbox.attribution": Key(_texts),
+    "sandbox.default": Key(_text, "local", "AGENT_ENV_SANDBOX"),
+    "sandbox.providers.*": Key(_component),
+    "sandbox.unsafe_host": Key(_flag, False, "AGENT_ENV_UNSAFE_HOST", _as_flag),
+    "state.providers.*": Key(_component),
+    "state.root": Key(_text, path=True),
+    "stores.document": Key(_store, variable="AGENT_ENV_DOCUMENT_STORE"),
+    "stores.image": Key(_store, variable="AGENT_ENV_IMAGE_STORE"),
+    "stores.object": Key(_store, variable="AGENT_ENV_OBJECT_STORE"),
+    "stores.secret": Key(_store, variable="AGENT_ENV_SECRET_STORE"),
+    "task_steps.impls": Key(_impls),
+    "plugins.*": Key(_table),
+}
+"""Dotted key → rule; `*` stands for one free name."""
+
+_OPEN = {key[:-1]: rule for key, rule in KEYS.items() if key.endswith(".*")}
+
+TABLES = sorted({key.split(".", 1)[0] for key in KEYS if "." in key} | {"limits"})
+
+
+@cache
+def limit_key(key: str) -> Key | None:
+    """The rule of `limits.<name>`, or None when there is no such limit."""
+    name = key.removeprefix(LIMIT_PREFIX)
+    if not key.startswith(LIMIT_PREFIX) or name not in Limits.names():
+        return None
+    default = getattr(DEFAULT_LIMITS, name)
+    return Key(_amount(default), default, LIMIT_VARIABLE + name.upper(), _number)
+
+
+def rule_of(key: str) -> Key | None:
+    """The rule of a dotted key, open names included."""
+    return KEYS.get(key) or limit_key(key) or next((rule for prefix, rule in _OPEN.items() if key.startswith(prefix)), None)
+
+
+def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dict[str, Any], list[Problem], list[Problem]]:
+    """A file's values by dotted key.
+
+    Returns:
+        Values, problems (wrong types, near spellings), warnings (unknown tables and keys, which are kept unread).
+    """
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    warnings: list[Problem] = []
+    for key, value in _leaves(table, ""):
+        rule = rule_of(key)
+        path = _path(key)
+        if rule is None:
+            found = _unknown(key, source, path)
+            (problems if found.hint else warnings).append(found)
+            continue
+        problems += check_value(rule, value, source, path)
+        values[key] = _anchored(key, rule, value, folder)
+    return values, problems, warnings
+
+
+def check_value(rule: Key, value: Any, source: str, path: str | None) -> Iterator[Problem]:
+    """What is wrong with a value; the value itself is not shown, because it may be a secret."""
+    if is_reference(value):
+        if not rule.reference:
+            yield Problem("can't be a reference", source, path, "write the value itself")
+        return
+    wrong = rule.check(value)
+    if wrong:
+        yield Problem(wrong, source, path)
+
+
+def variable_value(key: str, rule: Key, text: str, cwd: Path, *, variable: str | None = None) -> tuple[Any, list[Problem]]:
+    """A variable's value, typed."""
+    source = f"variable {variable or rule.variable}"
+    value: Any = text
+    if rule.convert is not None and not is_reference(text):
+        try:
+            value = rule.convert(text)
+        except ValueError:
+            return None, [Problem(rule.check(text) or "can't be read", source)]
+    return _anchored(key, rule, value, cwd), list(check_value(rule, value, source, None))
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Descends as far as the table of keys does."""
+    for name, value in table.items():
+        key = prefix + name
+        deeper = any(known.startswith(f"{key}.") for known in KEYS) or key == "limits"
+        if deeper and isinstance(value, dict) and key not in KEYS:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _unknown(key: str, source: str, path: str) -> Problem:
+    parent, _, name = key.rpartition(".")
+    if key in TABLES or f"{key}." in _OPEN:
+        return Problem("is a table", source, path, f"write [{key}] on a line of its own, and its keys below")
+    prefix = f"{parent}." if parent else ""
+    known = {other[len(prefix) :].split(".", 1)[0] for other in KEYS if other.startswith(prefix)}
+    if parent == "limits":
+        known = set(Limits.names())
+    meant = near(name, sorted(known | ({"limits"} if not parent else set())))
+    if meant is not None:
+        return Problem(f"unknown key {name!r}", source, path, f"did you mean {meant!r}?")
+    if parent in {"limits", "model"}:
+        return Problem(f"unknown key {name!r}", source, path, f"known: {', '.join(sorted(known))}")
+    elsewhere = next((table for table in TABLES if name == table), None)
+    if parent and elsewhere:
+        return Problem(f"[{key}] is nested under [{parent}]", source, path, f"did you mean [{elsewhere}]?")
+    return Problem(f"unknown {'key' if parent else 'table or key'} {name!r} is ignored", source, path)
+
+
+def _path(key: str) -> str:
+    path = "$"
+    for name in key.split("."):
+        path = at(path, name)
+    return path
+
+
+def _anchored(key: str, rule: Key, value: Any, folder: Path) -> Any:
+    """Relative paths made absolute, so that a resume from elsewhere uses the same files."""
+    if not isinstance(value, str) or is_reference(value):
+        return value
+    if rule.path:
+        return str((folder / Path(value).expanduser()).absolute())
+    return _absolute_database(value, folder) if key == "database.url" else value
+
+
+def _absolute_database(url: str, folder: Path) -> str:
+    scheme, mark, path = url.partition(":///")
+    if scheme != "sqlite" or not mark or path.startswith("/") or not path:
+        return url
+    return f"sqlite:///{(folder / Path(path).expanduser()).absolute()}"

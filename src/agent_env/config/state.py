@@ -1,0 +1,60 @@
+"""Where this user's state lies, also where there is no home or none that can be written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from agent_env.errors import ConfigError
+from agent_env.ids import home_folder
+
+STATE_VARIABLE = "AGENT_ENV_STATE_ROOT"
+
+
+def state_root(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
+    """Where runs, objects and trust are kept, and what there is to say about it.
+
+    `AGENT_ENV_STATE_ROOT`, else `$XDG_STATE_HOME/agent-env`, else `~/.local/state/agent-env`; where that can't be written (a read-only or
+    missing home), a private folder of the temporary directory, with a note (TP-12).
+
+    Raises:
+        ConfigError: `AGENT_ENV_STATE_ROOT` can't be written, or somebody else holds the private folder's name.
+    """
+    named = environ.get(STATE_VARIABLE)
+    if named:
+        if not named.startswith("/"):
+            raise ConfigError(f"{STATE_VARIABLE} is an absolute path, not {named!r}")
+        if not _writable(Path(named)):
+            raise ConfigError(f"{STATE_VARIABLE} names {named!r}, which this user can't write", hint="name another folder")
+        return Path(named), ()
+    wanted = _usual_root(environ)
+    if wanted is not None and _writable(wanted):
+        return wanted, ()
+    uid = os.getuid()
+    private = Path(environ.get("TMPDIR") or "/tmp") / f"agent-env-{uid}"
+    try:
+        private.mkdir(mode=0o700, exist_ok=True)
+        status = private.lstat()
+    except OSError as error:
+        raise ConfigError(
+            f"there is no place for the state: {error.strerror}", concerns=str(private), hint=f"set {STATE_VARIABLE}"
+        ) from error
+    if private.is_symlink() or status.st_uid != uid or status.st_mode & 0o077:
+        raise ConfigError(f"{private} is not a private folder of this user", hint=f"remove it, or set {STATE_VARIABLE}")
+    why = f"{wanted} can't be written" if wanted else "this user has no home folder"
+    return private, (f"{why}, so runs are kept in {private}, which a reboot may empty; set {STATE_VARIABLE} to keep them elsewhere",)
+
+
+def _usual_root(environ: Mapping[str, str]) -> Path | None:
+    state_home = environ.get("XDG_STATE_HOME", "")
+    if state_home.startswith("/"):
+        return Path(state_home) / "agent-env"
+    home = home_folder(environ)
+    return home / ".local/state/agent-env" if home is not None else None
+
+
+def _writable(path: Path) -> bool:
+    """The folder, or the nearest one above that exists, can be written by this user."""
+    nearest = next((parent for parent in (path, *path.parents) if parent.exists()), Path("/"))
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)

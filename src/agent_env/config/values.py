@@ -1,0 +1,166 @@
+"""What was configured, as frozen values, and how each is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from agent_env.config.keys import KEYS, LIMIT_PREFIX, limit_key
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.documents.spelling import near
+from agent_env.errors import ConfigError, Problem
+from agent_env.redaction import is_masked_config_key, mask_config
+
+DEFAULT_AGENT_ID = "@local/agentenv-framework/agents/claude-code"
+"""Deployed where neither a step nor the configuration names an agent (reference)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a value came from."""
+
+    kind: Literal["variable", "tree", "named", "user", "built-in"]
+    name: str
+    """The variable or file."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """One file that was read."""
+
+    path: Path
+    kind: Literal["tree", "named", "user"]
+    digest: str
+    """sha256 of its bytes, which is what trust is recorded for."""
+    folder: Path
+    """The folder that it configures, and that relative paths in it start from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One value as `config explain` shows it: masked, with what it hides."""
+
+    key: str
+    value: Any
+    source: str
+    shadowed: tuple[str, ...] = ()
+    """Sources that gave the key too, and lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """`[sandbox]`."""
+
+    default: str = "local"
+    """A provider's name, or several in the order in which they are tried, separated by commas."""
+    agent_default: str | None = None
+    """The same for agents; None means `default`."""
+    attribution: Mapping[str, str] = field(default_factory=dict)
+    providers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unsafe_host: bool = False
+    """Commands of machine sandboxes run on the bare host."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """`[model]`. Texts may be references; resolve them when used."""
+
+    base_url: str | None = None
+    api_key: str | None = None
+    default: str | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"ModelConfig(base_url={mask_config(self.base_url)!r}, default={self.default!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """`[run]`."""
+
+    concurrency: int | None = None
+    """Runs at once; None derives it from cores and memory."""
+    quiesce: str | None = None
+    """What a verifier does with the agent's processes while it looks: None leaves them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Everything that was configured. Frozen."""
+
+    state_root: Path
+    limits: Limits = DEFAULT_LIMITS
+    database_url: str = ""
+    """A reference is resolved by whoever opens the stores."""
+    synchronous: str = "NORMAL"
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    run: RunConfig = field(default_factory=RunConfig)
+    default_agent_id: str = DEFAULT_AGENT_ID
+    human_a2a_url: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Every given value by dotted key (`stores.object`, `task_steps.impls`, `plugins.<name>` …)."""
+    origins: Mapping[str, tuple[Source, ...]] = field(default_factory=dict)
+    """Dotted key → its sources, the winner first."""
+    files: tuple[ConfigFile, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What a person should know, such as a state folder that had to be elsewhere."""
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    """Keys of an untrusted file that were left out, and why."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A given value by dotted key."""
+        return self.values.get(key, default)
+
+    def given(self, key: str) -> bool:
+        """Somebody said it: "not given" and "given as the default" are two things (TP-02)."""
+        return key in self.values
+
+    def section(self, name: str) -> dict[str, Any]:
+        """All given values below a dotted name, without it."""
+        prefix = f"{name}."
+        return {key[len(prefix) :]: value for key, value in self.values.items() if key.startswith(prefix)}
+
+    def explain(self, key: str) -> Explained:
+        """One value and its sources, masked.
+
+        Raises:
+            ConfigError: No such key; the hint names a near one.
+        """
+        if key not in KEYS and key not in self.values and limit_key(key) is None:
+            meant = near(key, [*KEYS, *self.values, *(LIMIT_PREFIX + name for name in Limits.names())])
+            raise ConfigError(f"unknown configuration key {key!r}", hint=f"did you mean {meant!r}?" if meant else None)
+        sources = self.origins.get(key, ())
+        value = self.values.get(key, _built_in(self, key))
+        hidden = any(is_masked_config_key(part) for part in key.split("."))
+        shown = mask_config(value, key if hidden else "")
+        return Explained(key, shown, str(sources[0]) if sources else "built-in", tuple(map(str, sources[1:])))
+
+    def describe(self) -> dict[str, Any]:
+        """Everything for `config show`: given values masked, sources, files, warnings."""
+        keys = sorted({*self.values, *(key for key, rule in KEYS.items() if rule.default is not None)})
+        explained = [self.explain(key) for key in keys]
+        return {
+            "values": {entry.key: {"value": entry.value, "source": entry.source, "shadowed": list(entry.shadowed)} for entry in explained},
+            "files": [{"path": str(file.path), "kind": file.kind} for file in self.files],
+            "state_root": str(self.state_root),
+            "database_url": mask_config(self.database_url),
+            "warnings": [str(warning) for warning in self.warnings],
+            "notes": list(self.notes),
+            "blocked": dict(self.blocked),
+        }
+
+
+def _built_in(config: Config, key: str) -> Any:
+    if key.startswith(LIMIT_PREFIX):
+        return getattr(config.limits, key[len(LIMIT_PREFIX) :])
+    rule = KEYS.get(key)
+    return rule.default if rule is not None else None

@@ -1,0 +1,149 @@
+"""Whether a configuration that lies in a working tree may do what only its user may decide.
+
+Whoever clones a folder has not read its configuration. Until its user trusts the folder once, that file can't send a key or a
+reference anywhere, name code to import, switch isolation off, or redirect stores and state. Trust holds for the folder and the file's
+content: a changed file asks again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from agent_env.errors import ConfigError, UntrustedError
+
+TRUST_VARIABLE = "AGENT_ENV_TRUST"
+"""Names trusted folders, separated as in PATH: for CI, where nobody can be asked."""
+
+REDIRECTS = ("stores", "state", "database.url", "runner")
+ENDPOINTS = ("conversations.default_human_a2a_url", "explorer.cors_origins", "explorer.allowed_hosts", "explorer.static_dir")
+IMPORTS = ("impl", "impls")
+ISOLATION = ("sandbox.unsafe_host",)
+PROVIDERS = ("sandbox.default", "sandbox.agent_default")
+
+
+class Trust:
+    """The folders that this user trusts.
+
+    Args:
+        path: The file of the user's state that remembers them; made at the first `record`.
+        environ: The process's variables.
+    """
+
+    def __init__(self, path: Path, environ: Mapping[str, str]) -> None:
+        self._path = path
+        named = environ.get(TRUST_VARIABLE, "").split(os.pathsep)
+        self._named = frozenset(Path(folder).resolve() for folder in named if folder.startswith("/"))
+
+    def is_trusted(self, folder: Path, digest: str) -> bool:
+        """The folder is trusted with exactly this configuration."""
+        folder = folder.resolve()
+        return folder in self._named or self._load().get(str(folder)) == digest
+
+    def folders(self) -> dict[str, str]:
+        """Folder → digest of the configuration that was trusted."""
+        return self._load()
+
+    def record(self, folder: Path, digest: str) -> None:
+        """Trusts a folder with the configuration of this digest (sha256, hexadecimal)."""
+        self._save({**self._load(), str(folder.resolve()): digest})
+
+    def forget(self, folder: Path) -> bool:
+        """Trusts a folder no longer. Returns whether it was trusted."""
+        known = self._load()
+        was = known.pop(str(folder.resolve()), None) is not None
+        if was:
+            self._save(known)
+        return was
+
+    def _load(self) -> dict[str, str]:
+        try:
+            status = self._path.stat()
+            if status.st_uid not in {os.getuid(), 0}:
+                raise ConfigError(f"{self._path} belongs to another user", hint="remove it")
+            known = json.loads(self._path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the list of trusted folders can't be read: {error}", concerns=str(self._path), hint="remove it") from error
+        folders = known.get("folders") if isinstance(known, dict) else None
+        return {str(folder): str(digest) for folder, digest in folders.items()} if isinstance(folders, dict) else {}
+
+    def _save(self, folders: Mapping[str, str]) -> None:
+        aside = self._path.with_name(f"{self._path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump({"folders": dict(sorted(folders.items()))}, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(self._path)
+        except OSError as error:
+            raise ConfigError(f"the list of trusted folders can't be written: {error.strerror}", concerns=str(self._path)) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+def gated_keys(values: Mapping[str, Any], *, foreign_key: bool) -> dict[str, str]:
+    """What a file may not do without trust: dotted key → why.
+
+    Args:
+        values: The file's values by dotted key.
+        foreign_key: A key or header for the model endpoint is known from elsewhere and would be sent to the file's `model.base_url`.
+    """
+    return {key: why for key, value in values.items() if (why := _reason(key, value, foreign_key))}
+
+
+def _reason(key: str, value: Any, foreign_key: bool) -> str | None:
+    if key.rpartition(".")[2] in IMPORTS or any(name in IMPORTS for name in _keys(value)):
+        return "names code to import"
+    if _within(key, REDIRECTS):
+        return "redirects stores or state"
+    if _within(key, ENDPOINTS):
+        return "names an endpoint"
+    if key in ISOLATION or (key in PROVIDERS and isinstance(value, str) and "unsafe" in value):
+        return "switches isolation off"
+    if any(text.startswith(("env:", "secret:")) for text in _texts(value)):
+        return "uses one of your variables or secrets"
+    if key == "model.base_url" and foreign_key:
+        return "would send your model key to an endpoint of its choice"
+    return None
+
+
+def _within(key: str, names: tuple[str, ...]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def _keys(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, member in value.items():
+            yield str(name)
+            yield from _keys(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _keys(member)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for member in value.values():
+            yield from _texts(member)
+    elif isinstance(value, list):
+        for member in value:
+            yield from _texts(member)
+
+
+def refusal(file: Path, folder: Path, gated: Mapping[str, str]) -> UntrustedError:
+    """The error that names the keys and says what to do."""
+    listed = "; ".join(f"{key} {why}" for key, why in sorted(gated.items()))
+    return UntrustedError(
+        f"{file} asks for what only a trusted folder may: {listed}",
+        concerns=str(file),
+        hint=f"read it, then run `agent-env trust {folder}`; in CI set {TRUST_VARIABLE}={folder}",
+    )
