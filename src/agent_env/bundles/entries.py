@@ -33,6 +33,7 @@ class EntryReader:
         self._id_root = id_root
         self._strict = strict
         self.ignored: list[str] = []
+        self.broken: set[tuple[BundleKind, str]] = set()
 
     def read(self, kinds: Mapping[BundleKind, Node]) -> Iterator[Entry]:
         """Every entry that could be read."""
@@ -44,9 +45,10 @@ class EntryReader:
                 wrong = segment_problem(name)
                 if wrong:
                     self._notes.problem(self._folder.relative(child.path), f"the name can't be part of an id: it {wrong}")
-                    continue
-                entry = self._entry(kind, name, child)
-                if entry is not None:
+                entry = None if wrong else self._entry(kind, name, child)
+                if entry is None:
+                    self.broken.add((kind, name))
+                else:
                     yield entry
 
     def _entry_name(self, kind: BundleKind, child: Node) -> str | None:

@@ -112,6 +112,8 @@ class Bundle:
     """What was not understood and skipped, relative to the root."""
     aliases: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
     """`agents` and `envs` → folder name → aliases; they take effect once the bundle is installed."""
+    broken: frozenset[tuple[BundleKind, str]] = frozenset()
+    """Entries that are there and could not be read: what names them is not wrong."""
     warnings: tuple[Problem, ...] = ()
 
     def of(self, kind: BundleKind) -> tuple[Entry, ...]:

@@ -104,6 +104,7 @@ def read_bundle(
         settings=settings,
         ignored=tuple(sorted([*ignored, *reader.ignored])),
         aliases=aliases,
+        broken=frozenset(reader.broken),
         warnings=tuple(notes.warnings),
     )
     return Reading(bundle, sorted_problems(notes.problems))

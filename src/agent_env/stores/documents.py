@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,6 +41,14 @@ class Document:
     digest: str
     """`sha256:<hex>` of the body as canonical JSON; the same for the same content under any id or version."""
     created_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest version of an id, without its body."""
+
+    version: int
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ class Documents:
             f"SELECT h.collection, h.id, h.version FROM document_heads h WHERE {' AND '.join(where)}"
             f" ORDER BY {_ORDERS[order]} LIMIT :limit OFFSET :offset"
         )
-        sql = f"{_SELECT} JOIN ({page}) p USING (collection, id, version) JOIN document_heads h USING (collection, id) ORDER BY {_ORDERS[order]}"
+        heads = "JOIN document_heads h USING (collection, id)"
+        sql = f"{_SELECT} JOIN ({page}) p USING (collection, id, version) {heads} ORDER BY {_ORDERS[order]}"
         rows = self._db.read(lambda tx: tx.execute(sql, params))
         return Page(tuple(_document(row) for row in rows[:limit]), len(rows) > limit)
 
@@ -147,6 +156,17 @@ class Documents:
         """The version numbers that exist, oldest first."""
         sql = "SELECT version FROM documents WHERE collection = :collection AND id = :id ORDER BY version"
         return [row.version for row in self._db.read(lambda tx: tx.execute(sql, {"collection": collection, "id": id}))]
+
+    def heads(self, collection: str, ids: Iterable[str]) -> dict[str, Head]:
+        """The newest version of each id that has one: for whoever asks about many at once, without their bodies."""
+        wanted = list(ids)
+        found: dict[str, Head] = {}
+        for start in range(0, len(wanted), _HEADS_AT_ONCE):
+            params = {f"i{index}": id for index, id in enumerate(wanted[start : start + _HEADS_AT_ONCE])}
+            sql = f"{_HEADS} AND h.id IN ({', '.join(f':{name}' for name in params)})"
+            rows = self._db.read(lambda tx, sql=sql, params=params: tx.execute(sql, {**params, "collection": collection}))  # type: ignore[misc]
+            found.update((row.id, Head(row.version, row.digest)) for row in rows)
+        return found
 
     def ids(self, collection: str, *, limit: int = 10_000) -> list[str]:
         """Ids in order: for near spellings and completion."""
@@ -251,6 +271,12 @@ _SELECT = (
     "SELECT d.collection AS collection, d.id AS id, d.version AS version, d.type AS type, d.body AS body, d.digest AS digest,"
     " d.created_at AS created_at FROM documents d"
 )
+_HEADS = (
+    "SELECT h.id AS id, h.version AS version, d.digest AS digest FROM document_heads h"
+    " JOIN documents d USING (collection, id, version) WHERE h.collection = :collection"
+)
+_HEADS_AT_ONCE = 500
+"""Ids in one question: databases bound the parameters of a statement."""
 _INSERT = (
     "INSERT INTO documents (collection, id, version, type, body, digest, created_at)"
     " VALUES (:collection, :id, :version, :type, :body, :digest, :now)"

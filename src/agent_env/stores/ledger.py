@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,18 +54,27 @@ class Ledger:
 
     def record(self, row: LedgerRow) -> None:
         """Writes a row over the one before it."""
-        values = {
-            "collection": row.collection,
-            "id": row.id,
-            "bundle": row.bundle,
-            "status": row.status,
-            "scheme": row.scheme,
-            "digest": row.digest,
-            "inputs": dump(dict(row.inputs)),
-            "version": row.version,
-            "at": timestamp(self._db.clock.now()),
-        }
-        self._db.write(lambda tx: tx.change(_RECORD, values))
+        self.record_all([row])
+
+    def record_all(self, rows: Iterable[LedgerRow]) -> None:
+        """Writes rows over the ones before them, in one transaction."""
+        now = timestamp(self._db.clock.now())
+        values = [
+            {
+                "collection": row.collection,
+                "id": row.id,
+                "bundle": row.bundle,
+                "status": row.status,
+                "scheme": row.scheme,
+                "digest": row.digest,
+                "inputs": dump(dict(row.inputs)),
+                "version": row.version,
+                "at": now,
+            }
+            for row in rows
+        ]
+        if values:
+            self._db.write(lambda tx: tx.executemany(_RECORD, values))
 
     def forget(self, collection: str, id: str) -> None:
         """Removes a row: the document will be written anew."""

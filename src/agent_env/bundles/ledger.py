@@ -1,0 +1,164 @@
+"""What changed since the last write, and why: a bundle writes only that.
+
+A row of the run database holds, for each document, what went into it. An interrupted write leaves a pending row; what it had stored is
+adopted when it is what would be written now. Content decides everywhere, so a document that is the same already is never written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent_env.bundles.documents import Hashes, eval_body, task_body
+from agent_env.bundles.model import BundleKind
+from agent_env.bundles.plan import Write
+from agent_env.documents.updates import Json
+from agent_env.errors import AgentEnvError
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.stores.documents import Head
+    from agent_env.stores.ledger import LedgerRow
+
+SCHEME = 1
+"""Changes when what goes into a digest does; every document is compared anew then."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the ledger says of one write."""
+
+    inputs: Mapping[str, Json]
+    digest: str
+    version: int
+    """The version that holds this content: the stored one, or the one that a write would make."""
+    reasons: tuple[str, ...] = ()
+    """Why it has to be written; none means that it need not."""
+    adopted: bool = False
+    """The stored version is right although no finished row says so."""
+
+    @property
+    def changed(self) -> bool:
+        """A write is needed."""
+        return bool(self.reasons)
+
+
+def body_of(write: Write) -> dict[str, Json] | None:
+    """The document of a task or an eval; None for what artifacts write."""
+    match write.entry.kind:
+        case BundleKind.TASK:
+            return task_body(write.resolved)
+        case BundleKind.EVAL:
+            return eval_body(write.resolved)
+    return None
+
+
+class Checker:
+    """Compares writes with what is stored.
+
+    Args:
+        rows: The ledger's rows by collection and id.
+        heads: Newest versions by collection and id.
+        hashes: Digests of files.
+        artifacts: Where stored files are looked up before they are adopted.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[tuple[str, str], LedgerRow],
+        heads: Mapping[tuple[str, str], Head],
+        hashes: Hashes,
+        artifacts: Artifacts,
+    ) -> None:
+        self._rows = rows
+        self._heads = heads
+        self._hashes = hashes
+        self._artifacts = artifacts
+
+    def check(self, write: Write, versions: Mapping[str, int]) -> Check:
+        """What to do about one write.
+
+        Args:
+            write: The entry.
+            versions: Versions of the documents before it, written or predicted, by id.
+        """
+        from agent_env.stores import digest_of
+
+        body = body_of(write)
+        inputs = self._inputs(write, body, versions)
+        digest = digest_of({"scheme": SCHEME, "collection": write.collection, "id": write.entry.id, "inputs": inputs})
+        key = (write.collection, write.entry.id)
+        row, head = self._rows.get(key), self._heads.get(key)
+        if head is None:
+            return Check(inputs, digest, 1, ("new",))
+        if row is not None and row.status == "done" and row.digest == digest and row.version == head.version and row.scheme == SCHEME:
+            return Check(inputs, digest, head.version)
+        if body is not None and inputs["config"] == head.digest:
+            return Check(inputs, digest, head.version, adopted=True)
+        if body is None and (row is None or row.status == "pending") and self._is_stored(write, head.version):
+            return Check(inputs, digest, head.version, adopted=True)
+        return Check(inputs, digest, head.version + 1, tuple(_reasons(write, row, inputs, head.version)) or ("its content changed",))
+
+    def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Mapping[str, int]) -> dict[str, Json]:
+        from agent_env.stores import digest_of
+
+        entry = write.entry
+        if body is not None:
+            return {"type": entry.type, "config": digest_of(body)}
+        needs = {ref.id: versions[ref.id] for ref in write.resolved.references if ref.id in versions}
+        pins = {ref.id: ref.version for ref in write.resolved.references if ref.id not in versions}
+        files = {name: self._hashes.facts(path).text() for name, path in entry.files.items()}
+        config = digest_of({key: value for key, value in entry.config.items() if key != "id"})
+        return {"type": entry.type, "config": config, "files": files, "needs": needs, "store_refs": pins}
+
+    def _is_stored(self, write: Write, version: int) -> bool:
+        """Whether the stored artifact holds these very files, under the same type."""
+        entry = write.entry
+        if entry.type not in {"file", "file_artifact_universe", "skill"}:
+            return False
+        try:
+            stored = self._artifacts.get(entry.id, version)
+            files = self._artifacts.files(entry.id, version)
+        except AgentEnvError:
+            return False
+        description = stored.body.get("description", "") if entry.type == "file" else entry.config.get("description", "")
+        here = {name: self._hashes.facts(path) for name, path in entry.files.items()}
+        there = {name: (file.sha256, bool(file.mode & 0o111)) for name, file in files.items()}
+        same_files = there == {name: (facts.sha256, facts.executable) for name, facts in here.items()}
+        return stored.type == entry.type and same_files and description == entry.config.get("description", "")
+
+
+def _reasons(write: Write, row: LedgerRow | None, inputs: Mapping[str, Json], head: int) -> Iterable[str]:
+    """Why the stored version is not the one that is wanted."""
+    if row is None:
+        yield f"v{head} was not written by a bundle"
+        return
+    if row.bundle != write.bundle_id:
+        yield f"last written by another bundle ({row.bundle})"
+    if row.scheme != SCHEME:
+        yield "it is compared in another way now"
+    if row.version != head:
+        yield f"v{head} was written since"
+    before = row.inputs
+    if before.get("type") != inputs["type"]:
+        yield f"type was {before.get('type')!r}"
+    if before.get("config") != inputs["config"]:
+        yield "steps changed" if write.entry.kind is BundleKind.TASK else "configuration changed"
+    yield from _file_reasons(before.get("files") or {}, inputs.get("files") or {})
+    for key in ("needs", "store_refs"):
+        old, new = before.get(key) or {}, inputs.get(key) or {}
+        yield from (f"{id} changed (v{old.get(id)} → v{new[id]})" for id in sorted(new) if old.get(id) != new[id])
+
+
+def _file_reasons(before: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:
+    groups = {
+        "added": sorted(set(now) - set(before)),
+        "removed": sorted(set(before) - set(now)),
+        "changed": sorted(name for name in set(now) & set(before) if now[name] != before[name]),
+    }
+    for what, names in groups.items():
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            yield f"{what} {', '.join(names[:_SHOWN])}{more}"

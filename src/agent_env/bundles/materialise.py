@@ -1,0 +1,179 @@
+"""Writing a plan's documents: only what changed, safely beside other processes; a dry run predicts the same and writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from agent_env.bundles.documents import WRITERS, Hashes
+from agent_env.bundles.ledger import SCHEME, Check, Checker, body_of
+from agent_env.bundles.plan import BundlePlan, PlanStores, Write
+from agent_env.errors import AgentEnvError, Problem, ProblemsError, StorageError
+
+if TYPE_CHECKING:
+    from agent_env.stores import Database, Ledger, LedgerRow
+    from agent_env.stores.documents import Head
+
+
+class WriteStores(PlanStores, Protocol):
+    """What writing needs."""
+
+    @property
+    def db(self) -> Database:
+        """The run database, which keeps the ledger."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEntry:
+    """What became of one entry."""
+
+    name: str
+    """`tasks/hello.json`"""
+    id: str
+    version: int
+    reasons: tuple[str, ...] = ()
+    """Why a new version was (or would be) written; none when the stored one is right."""
+
+    @property
+    def changed(self) -> bool:
+        """A new version."""
+        return bool(self.reasons)
+
+    def __str__(self) -> str:
+        return f"{self.name}: v{self.version} ({'; '.join(self.reasons)})" if self.reasons else f"{self.name}: v{self.version}, unchanged"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a plan's entries."""
+
+    entries: tuple[WrittenEntry, ...]
+    plan: BundlePlan
+    """The plan, with the versions that its tasks have now."""
+
+
+def materialise(plan: BundlePlan, stores: WriteStores, *, dry_run: bool = False) -> Written:
+    """Writes what changed. Synchronous: an event loop gives it a thread, and holds `locks.bundle_locks` meanwhile.
+
+    Args:
+        plan: What a bundle needs.
+        stores: Where documents go.
+        dry_run: Write nothing, predict the versions.
+
+    Raises:
+        ProblemsError: An entry can't be written; those before it are, and are found unchanged next time.
+        StorageError: A file can't be read, or the stores can't be written.
+    """
+    hashes = Hashes()
+    checks = _check(plan, stores, hashes)
+    if not dry_run and any(check.changed or check.adopted for check in checks):
+        checks = _write(plan, checks, stores, hashes)
+    entries = tuple(
+        WrittenEntry(write.entry.path, write.entry.id, check.version, check.reasons)
+        for write, check in zip(plan.writes, checks, strict=True)
+    )
+    versions = {entry.id: entry.version for entry in entries}
+    tasks = tuple(replace(task, version=versions.get(task.id, task.version)) for task in plan.tasks)
+    return Written(entries, replace(plan, tasks=tasks))
+
+
+def _check(plan: BundlePlan, stores: WriteStores, hashes: Hashes) -> list[Check]:
+    from agent_env.stores import Ledger
+
+    ledger = Ledger(stores.db)
+    heads = _heads(plan.writes, stores)
+    checker = Checker(_rows(plan.writes, heads, ledger), heads, hashes, stores.artifacts)
+    checks: list[Check] = []
+    versions: dict[str, int] = {}
+    for write in plan.writes:
+        try:
+            check = checker.check(write, versions)
+        except OSError as error:
+            raise _unreadable(write, error) from error
+        versions[write.entry.id] = check.version
+        checks.append(check)
+    return checks
+
+
+def _heads(writes: Sequence[Write], stores: WriteStores) -> dict[tuple[str, str], Head]:
+    ids: dict[str, list[str]] = {}
+    for write in writes:
+        ids.setdefault(write.collection, []).append(write.entry.id)
+    return {(collection, id): head for collection, of in ids.items() for id, head in stores.documents.heads(collection, of).items()}
+
+
+def _rows(writes: Sequence[Write], heads: Mapping[tuple[str, str], Head], ledger: Ledger) -> dict[tuple[str, str], LedgerRow]:
+    """The ledger's rows: a bundle's own in one question, others' one by one, where there is a document that they could be about."""
+    found = {(row.collection, row.id): row for bundle in {write.bundle_id for write in writes} for row in ledger.of_bundle(bundle)}
+    for write in writes:
+        key = (write.collection, write.entry.id)
+        if key in heads and key not in found:
+            row = ledger.get(*key)
+            if row is not None:
+                found[key] = row
+    return found
+
+
+def _write(plan: BundlePlan, checks: Sequence[Check], stores: WriteStores, hashes: Hashes) -> list[Check]:
+    """Pending rows first, then documents, then finished rows, so that a cut at any moment is either adopted or done again."""
+    from agent_env.stores import Ledger
+
+    ledger = Ledger(stores.db)
+    work = list(zip(plan.writes, checks, strict=True))
+    ledger.record_all(_row(write, check, "pending") for write, check in work if check.changed)
+    done: list[Check] = []
+    finished: list[LedgerRow] = []
+    try:
+        for write, check in work:
+            after = _written(write, check, stores, hashes) if check.changed else check
+            if check.changed or check.adopted:
+                finished.append(_row(write, after, "done"))
+            done.append(after)
+    finally:
+        ledger.record_all(finished)
+    return done
+
+
+def _written(write: Write, check: Check, stores: WriteStores, hashes: Hashes) -> Check:
+    entry = write.entry
+    try:
+        body = body_of(write)
+        if body is not None:
+            return replace(check, version=stores.documents.put(write.collection, entry.id, entry.type, body).version)
+        stored = WRITERS[entry.type](stores.artifacts, write.resolved)
+        files = stores.artifacts.files(stored.id, stored.version)
+    except ProblemsError as error:
+        raise ProblemsError([replace(problem, file=f"{entry.path} ({problem.file or entry.id})") for problem in error.problems]) from error
+    except OSError as error:
+        raise _unreadable(write, error) from error
+    except AgentEnvError as error:
+        error.add_note(f"while writing {entry.path} ({entry.id})")
+        raise
+    as_hashed = {hashes.facts(path).sha256 for path in entry.files.values()}
+    meanwhile = bool(entry.files) and not {file.sha256 for file in files.values()} <= as_hashed
+    # A file that changed between hashing and writing: the row must not claim that the hashed content is stored.
+    return replace(check, version=stored.version, digest="" if meanwhile else check.digest)
+
+
+def _row(write: Write, check: Check, status: str) -> LedgerRow:
+    from agent_env.stores import LedgerRow
+
+    return LedgerRow(
+        collection=write.collection,
+        id=write.entry.id,
+        bundle=write.bundle_id,
+        status="done" if status == "done" else "pending",
+        digest=check.digest or None,
+        inputs=check.inputs,
+        version=check.version,
+        scheme=SCHEME,
+    )
+
+
+def _unreadable(write: Write, error: OSError) -> ProblemsError | StorageError:
+    if error.filename is None:
+        return StorageError(f"{write.entry.path} could not be stored: {error}", concerns=write.entry.path)
+    return ProblemsError([Problem(f"{os.fspath(error.filename)} can't be read: {error.strerror}", write.entry.path)])

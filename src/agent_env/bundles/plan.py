@@ -1,0 +1,338 @@
+"""From a bundle to what would be written and run. Reads the stores, writes nothing.
+
+`plan_folder` reads, resolves and plans in one round, so that whoever mends a bundle sees all of its problems at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agent_env.bundles.documents import WRITABLE, PlannedArtifacts
+from agent_env.bundles.model import COLLECTION_OF, KINDS, REFERENCED_AS, Bundle, BundleKind, Entry
+from agent_env.bundles.parse import read_bundle, sorted_problems
+from agent_env.bundles.references import Reference, ResolvedBundle, ResolvedEntry, Unknown, suggestion
+from agent_env.bundles.resolve import resolve_bundle
+from agent_env.documents.spelling import near
+from agent_env.documents.task import TaskDocument, parse_task
+from agent_env.documents.updates import Json
+from agent_env.engine.plan import TaskPlan, plan_task
+from agent_env.errors import AgentEnvError, Problem, ProblemsError
+from agent_env.steps.contract import EntityRef
+from agent_env.steps.registry import step_class
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.stores import Documents
+
+
+class PlanStores(Protocol):
+    """What planning reads."""
+
+    @property
+    def documents(self) -> Documents:
+        """Versioned documents."""
+        ...
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """Artifacts and their files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """An entry whose document must be there before tasks run."""
+
+    resolved: ResolvedEntry
+    bundle_id: str
+    """Id root of the bundle that it comes from."""
+
+    @property
+    def entry(self) -> Entry:
+        """The entry as parsed."""
+        return self.resolved.entry
+
+    @property
+    def collection(self) -> str:
+        """Where its document is kept."""
+        return KINDS[self.resolved.entry.kind].collection
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """A task that is ready to run."""
+
+    id: str
+    name: str
+    """How people call it: `tasks/hello.json`, or an id of the stores."""
+    plan: TaskPlan
+    version: int | None = None
+    """Known where the task is in the stores already."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedEval:
+    """An eval and the tasks that it names, by position in the plan's tasks."""
+
+    id: str
+    name: str
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BundlePlan:
+    """Everything a run of a bundle will do."""
+
+    bundle: Bundle
+    writes: tuple[Write, ...]
+    """In the order of writing: what others need comes first, tasks and evals last."""
+    tasks: tuple[PlannedTask, ...]
+    evals: tuple[PlannedEval, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Tasks that no selected eval names."""
+    warnings: tuple[Problem, ...] = ()
+    pinned: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """Documents of the stores that are used unpinned → the newest version while planning."""
+
+
+def declared_refs(type: str) -> tuple[EntityRef, ...] | Unknown | None:
+    """The references that a registered step type declares."""
+    try:
+        return step_class(type).entity_refs
+    except AgentEnvError:
+        return Unknown.TYPE
+
+
+def plan_folder(
+    root: Path | str,
+    stores: PlanStores,
+    *,
+    tasks: Sequence[str] = (),
+    evals: Sequence[str] = (),
+    everything: bool = False,
+    id_root: str | None = None,
+    name: str | None = None,
+    overrides: Mapping[str, Json] | None = None,
+    strict: bool = False,
+    environ: Mapping[str, str] | None = None,
+) -> BundlePlan:
+    """Reads, resolves and plans a folder.
+
+    Args:
+        root: The folder.
+        stores: Where documents of other origin are looked up.
+        tasks: Names or ids of tasks to run.
+        evals: Names or ids of evals to run. With neither: all evals if there are any, else all tasks.
+        everything: Plan all tasks and evals, for a check.
+        id_root: What ids start with, for an installed bundle.
+        name: The bundle's name, for an installed one.
+        overrides: `user_overrides` of the runs.
+        strict: Warnings are problems.
+        environ: Where `HOME` is looked up.
+
+    Raises:
+        ProblemsError: Everything wrong, in one round.
+    """
+    reading = read_bundle(root, id_root=id_root, name=name, strict=strict, environ=environ)
+    resolved, problems = resolve_bundle(reading.bundle, declared_refs)
+    planner = _Planner(resolved, stores, overrides=overrides or {}, strict=strict)
+    planner.problems += [*reading.problems, *problems]
+    plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
+    if planner.problems:
+        raise ProblemsError(sorted_problems(planner.problems))
+    return plan
+
+
+def plan_bundle(
+    resolved: ResolvedBundle, stores: PlanStores, *, tasks: Sequence[str] = (), evals: Sequence[str] = (), strict: bool = False
+) -> BundlePlan:
+    """Plans a bundle that is resolved already. Raises `ProblemsError` with everything wrong."""
+    planner = _Planner(resolved, stores, overrides={}, strict=strict)
+    plan = planner.plan(tasks, evals, everything=False, unread=False)
+    if planner.problems:
+        raise ProblemsError(sorted_problems(planner.problems))
+    return plan
+
+
+class _Planner:
+    def __init__(self, resolved: ResolvedBundle, stores: PlanStores, *, overrides: Mapping[str, Json], strict: bool) -> None:
+        self.problems: list[Problem] = []
+        self._resolved = resolved
+        self._bundle = resolved.bundle
+        self._stores = stores
+        self._overrides = overrides
+        self._strict = strict
+        self._of_entry = {entry.entry.id: entry for entry in resolved.entries}
+        self._stored: dict[tuple[str, str, int | None], tuple[str, int] | None] = {}
+        self._pinned: dict[tuple[str, str], int] = {}
+        self._warnings = list(self._bundle.warnings)
+
+    def plan(self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool, unread: bool) -> BundlePlan:
+        chosen_evals, chosen_tasks = self._selection(tasks, evals, everything=everything)
+        if not chosen_evals and not chosen_tasks and not unread and not self.problems:
+            message = "has no tasks or evals to run"
+            self.problems.append(Problem(message, str(self._bundle.root), hint="put a task into tasks/<name>.json"))
+        closure = self._closure([*chosen_evals, *chosen_tasks])
+        artifacts = PlannedArtifacts(self._stores.artifacts, [entry.entry for entry in closure])
+        planned: dict[tuple[str, int | None], PlannedTask] = {}
+        for resolved in closure:
+            if resolved.task is not None:
+                self._plan_task(resolved.task, resolved.entry.path, artifacts, planned)
+        planned_evals = [self._plan_eval(resolved, planned, artifacts) for resolved in closure if resolved.entry.kind is BundleKind.EVAL]
+        positions = {key: index for index, key in enumerate(planned)}
+        used = {resolved.entry.id for resolved in closure}
+        evals_of = [
+            PlannedEval(entry.id, entry.path, tuple(positions[key] for key in keys if key in positions)) for entry, keys in planned_evals
+        ]
+        return BundlePlan(
+            bundle=self._bundle,
+            writes=tuple(Write(resolved, self._bundle.id_root) for resolved in closure),
+            tasks=tuple(planned.values()),
+            evals=tuple(evals_of),
+            skipped=tuple(entry.path for entry in self._bundle.of(BundleKind.TASK) if entry.id not in used and not (tasks or evals)),
+            warnings=sorted_problems(self._warnings),
+            pinned=self._pinned,
+        )
+
+    def _selection(
+        self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool
+    ) -> tuple[list[ResolvedEntry], list[ResolvedEntry]]:
+        all_evals, all_tasks = self._bundle.of(BundleKind.EVAL), self._bundle.of(BundleKind.TASK)
+        if everything:
+            chosen = (all_evals, all_tasks)
+        elif tasks or evals:
+            chosen = (tuple(self._named(evals, all_evals, "eval")), tuple(self._named(tasks, all_tasks, "task")))
+        else:
+            chosen = (all_evals, () if all_evals else all_tasks)
+        return [self._of_entry[entry.id] for entry in chosen[0]], [self._of_entry[entry.id] for entry in chosen[1]]
+
+    def _named(self, wanted: Sequence[str], entries: Sequence[Entry], kind: str) -> Iterator[Entry]:
+        known = {key: entry for entry in entries for key in (entry.path, entry.id, entry.name)}
+        for name in dict.fromkeys(wanted):
+            entry = known.get(name)
+            if entry is not None:
+                yield entry
+                continue
+            if any(broken == (kind, name) for broken in self._bundle.broken):
+                continue
+            meant = near(name, [entry.name for entry in entries])
+            hint = f"did you mean {meant!r}?" if meant else f"it has {', '.join(entry.name for entry in entries[:10]) or 'none'}"
+            self.problems.append(Problem(f"the bundle has no {kind} {name!r}", f"--{kind}", hint=hint))
+
+    def _closure(self, chosen: Sequence[ResolvedEntry]) -> list[ResolvedEntry]:
+        """The chosen entries and everything of the bundle that they need, needed ones first; within that, by kind and name."""
+        state: dict[str, bool] = {}
+        order: list[ResolvedEntry] = []
+
+        def visit(resolved: ResolvedEntry, trail: tuple[ResolvedEntry, ...]) -> None:
+            if state.get(resolved.entry.id):
+                return
+            if resolved.entry.id in state:
+                start = next(index for index, entry in enumerate(trail) if entry is resolved)
+                loop = " → ".join(entry.entry.path for entry in (*trail[start:], resolved))
+                self.problems.append(Problem(f"its references go in a circle: {loop}", resolved.entry.config_file))
+                return
+            state[resolved.entry.id] = False
+            for reference in resolved.references:
+                if reference.entry is not None:
+                    visit(self._of_entry[reference.entry.id], (*trail, resolved))
+                else:
+                    self._check_stored(reference)
+            state[resolved.entry.id] = True
+            self._check_writable(resolved.entry)
+            order.append(resolved)
+
+        for resolved in sorted(chosen, key=lambda resolved: resolved.entry.sort_key):
+            visit(resolved, ())
+        late = (BundleKind.TASK, BundleKind.EVAL)
+        return [
+            *(resolved for resolved in order if resolved.entry.kind not in late),
+            *(resolved for kind in late for resolved in order if resolved.entry.kind is kind),
+        ]
+
+    def _check_writable(self, entry: Entry) -> None:
+        if entry.type not in WRITABLE.get(entry.kind, ()):
+            what = f"{entry.kind}s of type {entry.type!r}"
+            self.problems.append(Problem(f"{what} can't be used by this version of agent-env, which has no containers yet", entry.path))
+
+    def _check_stored(self, reference: Reference) -> None:
+        """A document of the stores must be there, and be of the right type."""
+        if any(
+            REFERENCED_AS.get(kind) == reference.kind and reference.written in {name, f"{self._bundle.id_root}/{name}"}
+            for kind, name in self._bundle.broken
+        ):
+            return
+        collection = COLLECTION_OF[reference.kind]
+        key = (collection, reference.id, reference.version)
+        if key not in self._stored:
+            self._stored[key] = self._look_up(reference)
+        found = self._stored[key]
+        if found is None:
+            self.problems.append(Problem(self._absent(reference), reference.file, reference.path, self._hint(reference)))
+            return
+        type, version = found
+        if reference.artifact_type is not None and type != reference.artifact_type:
+            message = f"{reference.id!r} is of type {type!r}; {reference.artifact_type!r} is needed here"
+            self.problems.append(Problem(message, reference.file, reference.path))
+        if reference.version is None:
+            self._pinned[collection, reference.id] = version
+
+    def _look_up(self, reference: Reference) -> tuple[str, int] | None:
+        if reference.kind == "artifact":
+            artifact = self._stores.artifacts.find(reference.id, reference.version)
+            return (artifact.type, artifact.version) if artifact else None
+        document = self._stores.documents.get(COLLECTION_OF[reference.kind], reference.id, reference.version)
+        return (document.type, document.version) if document else None
+
+    def _absent(self, reference: Reference) -> str:
+        pin = f" version {reference.version}" if reference.version is not None else ""
+        if reference.id.startswith(f"{self._bundle.id_root}/"):
+            return f"{reference.id!r} is under this bundle's own id, but the bundle has no such {reference.kind}"
+        return f"there is no {reference.kind} {reference.written!r}{pin}, neither in this bundle nor in the stores"
+
+    def _hint(self, reference: Reference) -> str | None:
+        kinds = {"artifact": (BundleKind.ARTIFACT, BundleKind.SKILL), "task": (BundleKind.TASK,), "env": (BundleKind.ENV,)}
+        names = [entry.name for kind in kinds.get(reference.kind, (BundleKind.AGENT,)) for entry in self._bundle.of(kind)]
+        return suggestion(names, reference.written.rsplit("/", 1)[-1])
+
+    def _plan_task(
+        self, task: TaskDocument, name: str, artifacts: PlannedArtifacts, planned: dict[tuple[str, int | None], PlannedTask]
+    ) -> None:
+        told = {(problem.file, problem.path) for problem in self.problems if problem.file == name} if self.problems else set()
+        try:
+            plan = plan_task(task, source=name, artifacts=artifacts, overrides=self._overrides, strict=self._strict)
+        except ProblemsError as error:
+            self.problems += [problem for problem in error.problems if (problem.file, problem.path) not in told]
+            return
+        self._warnings += plan.warnings
+        planned[task.id, task.version] = PlannedTask(task.id, name, plan, task.version)
+
+    def _plan_eval(
+        self, resolved: ResolvedEntry, planned: dict[tuple[str, int | None], PlannedTask], artifacts: PlannedArtifacts
+    ) -> tuple[Entry, list[tuple[str, int | None]]]:
+        keys: list[tuple[str, int | None]] = []
+        for reference in resolved.by_key.get("tasks", ()):
+            keys.append((reference.id, reference.version))
+            if reference.entry is None and keys[-1] not in planned:
+                document = self._stores.documents.get("tasks", reference.id, reference.version)
+                if document is not None:
+                    self._plan_stored(document.body, reference, artifacts, planned)
+        return resolved.entry, keys
+
+    def _plan_stored(
+        self,
+        body: Mapping[str, Json],
+        reference: Reference,
+        artifacts: PlannedArtifacts,
+        planned: dict[tuple[str, int | None], PlannedTask],
+    ) -> None:
+        """A task of the stores that an eval names."""
+        try:
+            task = parse_task(dict(body), source=reference.id, task_id=reference.id)
+        except ProblemsError as error:
+            self.problems += error.problems
+            return
+        self._plan_task(replace(task, version=reference.version), reference.id, artifacts, planned)
