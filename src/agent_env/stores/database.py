@@ -195,7 +195,7 @@ class _Job(Generic[T]):
             self.result = self.fn(connection)
         except AbortedError:
             raise
-        except BaseException as error:  # it belongs to whoever waits for this write, not to the writer thread
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for this write, not to the writer thread
             self.error = error
         return self.error is None
 
@@ -263,7 +263,7 @@ class _Writer:
                 raise error.cause from error
             self._give_up()
             self._each_alone(jobs)
-        except AbortedError as error:
+        except AbortedError:
             self._give_up()
             self._each_alone(jobs)
 

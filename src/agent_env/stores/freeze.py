@@ -1,4 +1,7 @@
-"""`python -m agent_env.stores.freeze`: writes alembic's head for SQLite as SQL text, so that a fresh file needs neither alembic nor SQLAlchemy."""
+"""`python -m agent_env.stores.freeze` writes alembic's head for SQLite as SQL text.
+
+A fresh database file is made from that text, so that it needs neither alembic nor SQLAlchemy.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from agent_env.stores.objects import Objects
 
 _RUN_COLUMNS = (
-    "run_id, instance_id, task_id, task_version, task_digest, bundle_id, bundle_path, group_id, attempt_index, attempt_count, status, kind, word,"
-    " scores, error, created_at, started_at, finished_at, seed, options, notes, owner, epoch, heartbeat_at"
+    "run_id, instance_id, task_id, task_version, task_digest, bundle_id, bundle_path, group_id, attempt_index, attempt_count,"
+    " status, kind, word, scores, error, created_at, started_at, finished_at, seed, options, notes, owner, epoch, heartbeat_at"
 )
 _RUN_JSON: Mapping[str, Any] = {"scores": {}, "error": None, "seed": {}, "options": {}, "notes": {}}
 _LAST_CHARACTER = "\U0010ffff"

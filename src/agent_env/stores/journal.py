@@ -67,8 +67,8 @@ class Journal(History):
             **{name: dump(dict(getattr(new, name))) for name in ("seed", "options", "notes")},
             "created_at": self._now(),
         }
-        names = list(values)
-        insert = f"INSERT INTO runs ({', '.join(names)}, status) VALUES ({', '.join(f':{name}' for name in names)}, 'queued') ON CONFLICT DO NOTHING"
+        columns, places = ", ".join(values), ", ".join(f":{name}" for name in values)
+        insert = f"INSERT INTO runs ({columns}, status) VALUES ({places}, 'queued') ON CONFLICT DO NOTHING"
 
         def create(tx: Connection) -> RunRow:
             if not tx.change(insert, values):
@@ -464,10 +464,12 @@ _INSERT_USED = (
     " VALUES (:run, :collection, :id, :version, :digest, :attempt) ON CONFLICT DO NOTHING"
 )
 _INTEND = (
-    "INSERT INTO resources (resource_id, run_id, attempt_id, epoch, kind, provider, name, state, labels, facts, expires_at, created_at, changed_at)"
+    "INSERT INTO resources (resource_id, run_id, attempt_id, epoch, kind, provider, name, state, labels, facts, expires_at,"
+    " created_at, changed_at)"
     " VALUES (:id, :run, :attempt, :epoch, :kind, :provider, :name, 'intended', :labels, :facts, :expires, :now, :now)"
     " ON CONFLICT (resource_id) DO UPDATE SET state = 'intended', attempt_id = excluded.attempt_id, epoch = excluded.epoch,"
-    " name = excluded.name, labels = excluded.labels, facts = excluded.facts, expires_at = excluded.expires_at, changed_at = excluded.changed_at"
+    " name = excluded.name, labels = excluded.labels, facts = excluded.facts, expires_at = excluded.expires_at,"
+    " changed_at = excluded.changed_at"
 )
 _CHANGE_RESOURCE = (
     "UPDATE resources SET state = :state, changed_at = :now WHERE resource_id = :id AND state <> :state AND state NOT IN ('closed', 'lost')"
@@ -477,4 +479,7 @@ _ASK = (
     "INSERT INTO reviews (run_id, step_id, attempt_id, label, upstream, asked_at)"
     " VALUES (:run, :step, :attempt, :label, :upstream, :now) ON CONFLICT DO NOTHING"
 )
-_DECIDE = "UPDATE reviews SET decision = :decision, decided_by = :by, decided_at = :now WHERE run_id = :run AND step_id = :step AND decision IS NULL"
+_DECIDE = (
+    "UPDATE reviews SET decision = :decision, decided_by = :by, decided_at = :now"
+    " WHERE run_id = :run AND step_id = :step AND decision IS NULL"
+)

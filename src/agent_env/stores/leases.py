@@ -50,7 +50,8 @@ def hold(tx: Connection, lease: Lease) -> None:
         SupersededError: It does not: taken over, released, or the run is gone.
     """
     held = tx.change(
-        f"UPDATE runs SET commits = commits + 1, heartbeat_at = {tx.clock_sql} WHERE run_id = :run AND epoch = :epoch AND owner IS NOT NULL",
+        f"UPDATE runs SET commits = commits + 1, heartbeat_at = {tx.clock_sql}"
+        " WHERE run_id = :run AND epoch = :epoch AND owner IS NOT NULL",
         {"run": lease.run_id, "epoch": lease.epoch},
     )
     if not held:

@@ -71,15 +71,13 @@ class Objects:
         Raises:
             StorageError: The disk is full or can't be written. Nothing half-written stays.
         """
-        sha256 = hashlib.sha256(data).hexdigest()
-        if not self._has(sha256, len(data)):
+        ref = ObjectRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
 
-            def fill(aside: BinaryIO) -> str:
-                aside.write(data)
-                return sha256
+        def fill(aside: BinaryIO) -> ObjectRef:
+            aside.write(data)
+            return ref
 
-            self._add(fill)
-        return self._noted(ObjectRef(sha256, len(data), media_type))
+        return ref if self._has(ref) else self._add(fill)
 
     def put_file(self, path: Path, *, media_type: str = "application/octet-stream") -> ObjectRef:
         """Stores a file's content, in constant memory.
@@ -87,20 +85,18 @@ class Objects:
         Raises:
             StorageError: The disk is full, can't be written, or the file can't be read.
         """
-        size = 0
 
-        def copy(aside: BinaryIO) -> str:
-            nonlocal size
+        def copy(aside: BinaryIO) -> ObjectRef:
             digest = hashlib.sha256()
-            with path.open("rb") as source:
-                while chunk := source.read(_CHUNK_BYTES):
-                    digest.update(chunk)
-                    aside.write(chunk)
-                    size += len(chunk)
-            return digest.hexdigest()
+            size = 0
+            while chunk := source.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                aside.write(chunk)
+                size += len(chunk)
+            return ObjectRef(digest.hexdigest(), size, media_type)
 
-        sha256 = self._add(copy)
-        return self._noted(ObjectRef(sha256, size, media_type))
+        with _storage_errors(path, "file"), path.open("rb") as source:
+            return self._add(copy)
 
     def read(self, ref: ObjectRef | str) -> bytes:
         """The bytes, verified.
@@ -194,29 +190,32 @@ class Objects:
 
     # Below: one object at a time
 
-    def _has(self, sha256: str, size: int) -> bool:
+    def _has(self, ref: ObjectRef) -> bool:
         """Whether it is stored; if so it counts as new from now on, which keeps a collection away from it."""
         with self._lock(fcntl.LOCK_SH), suppress(FileNotFoundError):
-            path = self._file(sha256)
-            if path.stat().st_size == size:
+            path = self._file(ref.sha256)
+            if path.stat().st_size == ref.size:
                 os.utime(path)
                 return True
         return False
 
-    def _add(self, fill: Callable[[BinaryIO], str]) -> str:
+    def _add(self, fill: Callable[[BinaryIO], ObjectRef]) -> ObjectRef:
         folder = self._root / _ASIDE
         aside = folder / os.urandom(12).hex()
         with _storage_errors(self._root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             try:
                 with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
-                    sha256 = fill(stream)
+                    ref = fill(stream)
                     stream.flush()
+                    if self._has(ref):
+                        return ref
                     os.fsync(stream.fileno())
-                self._publish(aside, self._file(sha256))
+                self._publish(aside, self._file(ref.sha256))
             finally:
                 aside.unlink(missing_ok=True)
-        return sha256
+        self._note(ref)
+        return ref
 
     def _publish(self, aside: Path, final: Path) -> None:
         new_folder = not final.parent.is_dir()
@@ -227,12 +226,11 @@ class Objects:
         if new_folder:
             _sync(self._root)
 
-    def _noted(self, ref: ObjectRef) -> ObjectRef:
+    def _note(self, ref: ObjectRef) -> None:
         if self._db is None:
-            return ref
+            return
         values = {"sha256": ref.sha256, "size": ref.size, "media_type": ref.media_type, "now": timestamp(self._db.clock.now())}
         self._db.submit(lambda tx: tx.change(_NOTE, values))
-        return ref
 
     def _remove(self, path: Path, grace_seconds: float, dry_run: bool) -> int | None:
         with self._lock(fcntl.LOCK_EX), _storage_errors(path), suppress(FileNotFoundError):
@@ -329,11 +327,11 @@ def _now(root: Path) -> float:
 
 
 @contextmanager
-def _storage_errors(path: Path) -> Iterator[None]:
+def _storage_errors(path: Path, what: str = "stored object") -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no stored object {error.filename or path}", concerns=str(path)) from error
+        raise NotFoundError(f"there is no {what} {error.filename or path}", concerns=str(path)) from error
     except OSError as error:
         where = error.filename or path
         raise StorageError(

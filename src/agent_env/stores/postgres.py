@@ -73,7 +73,7 @@ class PostgresBackend:
 class PostgresSession:
     """One connection."""
 
-    clock_sql = "extract(epoch FROM clock_timestamp())::float8".replace("::", r"\:\:")
+    clock_sql = "CAST(extract(epoch FROM clock_timestamp()) AS double precision)"
 
     def __init__(self, connection: SqlConnection, name: str) -> None:
         self._connection = connection

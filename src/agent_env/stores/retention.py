@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_env.errors import NotFoundError, StorageError
-from agent_env.stores.connection import Connection
+from agent_env.stores.connection import Connection, Params, Row
 from agent_env.stores.records import OPEN_STATES
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def _texts(db: Database) -> Iterator[str]:
         yield from _column(db, table, column, keys)
 
 
-def _column(db: Database, table: str, column: str, keys: str) -> Iterable[str]:
+def _column(db: Database, table: str, column: str, keys: str) -> Iterator[str]:
     """The column's texts that hold a reference, page by page: a long history is never in memory at once."""
     names = keys.split(", ")
     after: dict[str, object] | None = None
@@ -82,8 +83,12 @@ def _column(db: Database, table: str, column: str, keys: str) -> Iterable[str]:
         params: dict[str, object] = {"pattern": "%sha256:%", "limit": _PAGE, **(after or {})}
         beyond = f" AND ({keys}) > ({', '.join(f':{name}' for name in names)})" if after else ""
         sql = f"SELECT {keys}, {column} AS text FROM {table} WHERE {column} LIKE :pattern{beyond} ORDER BY {keys} LIMIT :limit"
-        rows = db.read(lambda tx, sql=sql, params=params: tx.execute(sql, params))
+        rows = db.read(partial(_page, sql, params))
         yield from (row["text"] for row in rows)
         if len(rows) < _PAGE:
             return
         after = {name: rows[-1][name] for name in names}
+
+
+def _page(sql: str, params: Params, tx: Connection) -> list[Row]:
+    return tx.execute(sql, params)

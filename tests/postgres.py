@@ -1,0 +1,129 @@
+"""A real PostgreSQL for the tests: one server a session, shared by xdist's workers, gone at the end; one database a test."""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+SUPERUSER = "agentenv"
+SERVER_USER = "postgres"
+QUICK = "-c fsync=off -c full_page_writes=off -c max_connections=200 -c shared_buffers=16MB -c listen_addresses="
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the server's socket. The first worker that asks starts the server, the last one that ends stops it."""
+    binaries = server_binaries()
+    if binaries is None:
+        pytest.skip("agentenv-capability-missing: postgresql")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    state = shared / "postgres"
+    with locked(state):
+        users, folder = read_state(state)
+        if users == 0:
+            folder = start_server(binaries)
+        write_state(state, users + 1, folder)
+    try:
+        yield folder
+    finally:
+        with locked(state):
+            users, folder = read_state(state)
+            write_state(state, users - 1, folder)
+            if users == 1:
+                stop_server(binaries, folder)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: Path) -> Iterator[str]:
+    """The URL of an empty database of its own."""
+    import psycopg
+
+    name = f"t_{secrets.token_hex(6)}"
+    with psycopg.connect(host=str(postgres_server), user=SUPERUSER, dbname="postgres", autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    yield f"postgresql://{SUPERUSER}@/{name}?host={postgres_server}"
+    with psycopg.connect(host=str(postgres_server), user=SUPERUSER, dbname="postgres", autocommit=True) as admin:
+        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty run database; a test that asks for it runs against each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'state' / 'runs.db'}"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+def server_binaries() -> Path | None:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[4]))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+def start_server(binaries: Path) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="agentenv-pg-", dir="/tmp"))
+    folder.chmod(0o755)
+    if os.getuid() == 0:  # the server refuses to run as root
+        account = pwd.getpwnam(SERVER_USER)
+        os.chown(folder, account.pw_uid, account.pw_gid)
+    data = folder / "data"
+    run(folder, [binaries / "initdb", "-D", data, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"])
+    run(folder, [binaries / "pg_ctl", "-D", data, "-l", folder / "log", "-w", "-o", f"-k {folder} {QUICK}", "start"])
+    return folder
+
+
+def stop_server(binaries: Path, folder: Path) -> None:
+    run(folder, [binaries / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop"])
+    shutil.rmtree(folder)
+
+
+def run(folder: Path, argv: list[str | Path]) -> None:
+    user = SERVER_USER if os.getuid() == 0 else getpass.getuser()
+    done = subprocess.run(
+        argv,
+        cwd=folder,
+        user=user if os.getuid() == 0 else None,
+        group=user if os.getuid() == 0 else None,
+        extra_groups=[] if os.getuid() == 0 else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a pipe would be inherited by the server and never end
+        stderr=subprocess.DEVNULL,
+        timeout=60,
+        check=False,
+    )
+    if done.returncode:
+        log = folder / "log"
+        raise RuntimeError(f"{argv} exited with {done.returncode}\n{log.read_text() if log.exists() else ''}")
+
+
+@contextmanager
+def locked(state: Path) -> Iterator[None]:
+    with state.with_name("postgres.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def read_state(state: Path) -> tuple[int, Path]:
+    if not state.exists():
+        return 0, Path()
+    users, folder = state.read_text().split("\n")
+    return int(users), Path(folder)
+
+
+def write_state(state: Path, users: int, folder: Path) -> None:
+    state.write_text(f"{users}\n{folder}")
