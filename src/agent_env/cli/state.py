@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import click
 
-
-def _unchanged(text: str) -> str:
-    return text
+from agent_env.cli.redacting import Redacting
 
 
 @dataclass(slots=True)
@@ -20,8 +17,8 @@ class State:
     """Tracebacks and debug logs were asked for."""
     json: bool = False
     """One JSON object on standard output was asked for, also for an error."""
-    redact: Callable[[str], str] = _unchanged
-    """Takes known secrets out of text; set once they can be known."""
+    redact: Redacting = field(default_factory=Redacting)
+    """Takes known secrets out of text."""
 
 
 def state_of(ctx: click.Context) -> State:

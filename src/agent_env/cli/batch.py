@@ -1,0 +1,172 @@
+"""Several runs of stored tasks at once: what `task run`, `task run-batch` and `run TASK` have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_env.cli.boundary import InterruptionError
+from agent_env.cli.files import write_private
+from agent_env.cli.output import line, note, write_json
+from agent_env.cli.progress import Watcher, watching
+from agent_env.cli.results import Result, Verdict, show
+from agent_env.cli.session import opened_engine, run_async
+
+if TYPE_CHECKING:
+    from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run that is wanted."""
+
+    name: str
+    """How its user calls the task."""
+    plan: TaskPlan
+    options: RunOptions
+    stem: str | None = None
+    """Start of its context file's name; None takes the task's id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presentation:
+    """How results are shown."""
+
+    as_json: bool
+    quiet: bool
+    output: Path | None = None
+    """Folder for the runs' contexts."""
+    fail_under: float | None = None
+
+
+def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation) -> int:
+    """Runs them all, shows what became of them, and returns the exit code.
+
+    Args:
+        prepare: Reads and plans with the engine's stores; its errors end the command before anything runs.
+        concurrency: How many at once.
+        how: What is shown and written.
+
+    Raises:
+        InterruptionError: By a signal, after what is known was shown.
+    """
+    results: list[Result] = []
+    with watching(quiet=how.quiet or how.as_json) as watcher:
+        try:
+            run_async(lambda: _run_all(prepare, concurrency, how, watcher, results))
+            interruption = None
+        except InterruptionError as error:
+            interruption = error
+    verdict = Verdict(with_unfinished(results, watcher), how.fail_under)
+    if how.as_json:
+        write_json(verdict.to_json())
+    else:
+        show(verdict, quiet=how.quiet)
+        if how.output is not None and not how.quiet:
+            line(f"contexts: {how.output}")
+    if interruption is not None:
+        raise interruption
+    return 0 if verdict.ok else 1
+
+
+def with_unfinished(results: Sequence[Result], watcher: Watcher) -> list[Result]:
+    """The results, and those runs of which an interrupted command knows only events."""
+    known = {result.run_id for result in results}
+    rest = []
+    for run in watcher.runs.values():
+        if run.run_id in known:
+            continue
+        ended = run.ended or {}
+        status = str(ended.get("status") or "cancelled")
+        rest.append(
+            Result(
+                run.task,
+                run.run_id,
+                status,
+                str(ended.get("word") or status),
+                ended.get("scores") or {},
+                ended.get("duration_seconds"),
+                ended.get("error"),
+                counts=status == "completed",
+                kind=str(ended.get("kind") or status),
+            )
+        )
+    return [*results, *rest]
+
+
+def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
+    """Writes a run's context, without secrets, as `<stem>_<8 hex>.json`."""
+    import secrets
+
+    from agent_env.documents.context import safe_context
+    from agent_env.ids import fs_safe
+
+    path = folder / f"{fs_safe(stem)}_{secrets.token_hex(4)}.json"
+    write_private(path, json.dumps(safe_context(outcome.context), ensure_ascii=False, indent=2).encode() + b"\n")
+    return path
+
+
+def kept_note(results: Sequence[Result]) -> None:
+    """How to get into places that were left up."""
+    for result in results:
+        note(f"kept: agent-env shell {result.run_id} · agent-env runs teardown {result.run_id}")
+
+
+async def _run_all(
+    prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation, watcher: Watcher, results: list[Result]
+) -> None:
+    import asyncio
+
+    async with opened_engine() as engine:
+        jobs = prepare(engine)
+        slots = asyncio.Semaphore(concurrency)
+        finished: dict[int, Result] = {}
+
+        async def one(number: int, job: Job) -> None:
+            async with slots:
+                run_id = await engine.submit(job.plan, job.options)
+                outcome = await engine.execute(run_id, observer=watcher)
+                finished[number] = Result.of(job.name, outcome)
+                if how.output is not None:
+                    await asyncio.to_thread(context_file, how.output, job.stem or job.plan.task_id, outcome)
+
+        try:
+            await together([one(number, job) for number, job in enumerate(jobs)])
+        finally:
+            results += [finished[number] for number in sorted(finished)]
+
+
+async def together(works: Sequence[Any]) -> None:
+    """Runs all to their end; every cancellation of the caller is passed on to each of them, also the second one.
+
+    A `TaskGroup` would pass on the first one only, and the second Ctrl-C must stop the clean-up that the first one began.
+    """
+    import asyncio
+
+    tasks = [asyncio.ensure_future(work) for work in works]
+    cancelled: asyncio.CancelledError | None = None
+    pending = set(tasks)
+    while pending:
+        try:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
+            if any(not task.cancelled() and task.exception() for task in done):
+                for task in pending:
+                    task.cancel()
+        except asyncio.CancelledError as error:
+            cancelled = error
+            for task in pending:
+                task.cancel()
+            pending = {task for task in pending if not task.done()}
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+    if errors:
+        raise errors[0]
+    if cancelled is not None:
+        raise cancelled
+
+
+def overrides_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """`user_overrides` from options: only what was given."""
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,173 @@
+"""`agent-env artifact`: files, folders and skills that tasks load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.frame import Group
+from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.session import opened_stores
+from agent_env.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import ArtifactDocument, Artifacts
+
+COLLECTION = "artifacts"
+LEAVINGS = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", "__pycache__"})
+
+
+@click.group(cls=Group)
+def artifact() -> None:
+    """Store, fetch, list and remove artifacts: what tasks load into sandboxes, and what they collect from them."""
+
+
+@artifact.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--id", "id", required=True, help="The artifact's id.")
+@click.option("--type", "kind", type=click.Choice(["file", "folder", "skill", "environment", "cli"]), help="By its content when absent.")
+@click.option("--description", default="", help="One line for people.")
+@click.option("--filename", help="For a file: the name that it is loaded under.")
+@click.option("--environment-name", help="For type environment: the server that the data is for.")
+@click.option("--entrypoint", help="For type cli: the program inside the folder.")
+@click.option("--command-name", help="For type cli: the name that it is installed under.")
+@json_option
+def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) -> None:
+    """Store a file or a folder as a new version of an artifact. A folder with a SKILL.md is a skill."""
+    if not path.exists():
+        raise NotFoundError(f"{path} does not exist")
+    with opened_stores() as stores:
+        stored = _put(stores.artifacts, path, id, kind or _kind(path), fields)
+    if as_json:
+        write_json(_facts(stored))
+    else:
+        line(f"{stored.id}: v{stored.version} ({stored.type})")
+
+
+@artifact.command()
+@click.argument("id")
+@click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write its files into this folder.")
+@json_option
+def get(id: str, version: int | None, output: Path | None, as_json: bool) -> None:
+    """Show an artifact and its files, or write them into a folder."""
+    with opened_stores() as stores:
+        found = stores.artifacts.get(id, version)
+        files = stores.artifacts.files(id, version)
+        facts = _facts(found)
+        facts["files"] = [{"path": name, "size": ref.size, "sha256": ref.sha256, "mode": f"{ref.mode:04o}"} for name, ref in files.items()]
+        if output is not None:
+            for name, ref in files.items():
+                _write(output, name, stores.artifacts.read(ref), ref.mode)
+            facts["output"] = str(output)
+    if as_json:
+        write_json({**facts, "document": found.body})
+        return
+    line(f"{found.id} v{found.version} ({found.type})")
+    table(("FILE", "SIZE", "SHA256"), [(file["path"], file["size"], (file["sha256"] or "")[:16]) for file in facts["files"]], right=(1,))
+    if output is not None:
+        line(f"{len(files)} file{'s' if len(files) != 1 else ''} written to {output}")
+
+
+@artifact.command("list")
+@click.option("--type", "kind", help="Only this type.")
+@click.option("--contains", help="Only ids that contain this.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--offset", type=click.IntRange(min=0), default=0)
+@json_option
+def list_(*, kind: str | None, contains: str | None, limit: int, offset: int, as_json: bool) -> None:
+    """List the newest version of each artifact."""
+    with opened_stores() as stores:
+        page = stores.documents.latest(COLLECTION, type=kind, id_contains=contains, limit=limit, offset=offset)
+        items = [{"id": d.id, "version": d.version, "type": d.type, "digest": d.digest, "created_at": d.created_at} for d in page.items]
+    if as_json:
+        write_json({"artifacts": items})
+    elif not items:
+        note("no artifacts")
+    else:
+        table(("ID", "VERSION", "TYPE", "CREATED (UTC)"), [(i["id"], i["version"], i["type"], _moment(i)) for i in items], right=(1,))
+        if len(items) == limit:
+            note(f"more: --offset {offset + limit}")
+
+
+@artifact.command()
+@click.argument("id", nargs=-1, required=True)
+@click.option("--version", type=click.IntRange(min=1), help="Only this version; all when absent.")
+@json_option
+def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
+    """Remove artifacts. Their bytes go with the next `agent-env gc`, unless something else holds the same."""
+    with opened_stores() as stores:
+        for name in id:
+            stores.artifacts.get(name, version)  # says what is near when it does not exist
+        for name in id:
+            stores.documents.delete(COLLECTION, name, version)
+    if as_json:
+        write_json({"removed": list(id)})
+    else:
+        for name in id:
+            line(f"{name}: removed{f' v{version}' if version else ''}")
+
+
+def _put(artifacts: Artifacts, path: Path, id: str, kind: str, fields: dict[str, Any]) -> ArtifactDocument:
+    if path.is_dir() and kind in {"file", "environment"}:
+        raise UsageError(f"{path} is a folder; type {kind} takes a file")
+    if path.is_file() and kind in {"folder", "skill", "cli"}:
+        raise UsageError(f"{path} is a file; type {kind} takes a folder")
+    match kind:
+        case "file":
+            return artifacts.put_file(id, path, filename=fields["filename"], description=fields["description"])
+        case "environment":
+            return artifacts.put_environment(
+                id, _needed(fields, "environment_name"), path, filename=fields["filename"], description=fields["description"]
+            )
+        case "skill":
+            return artifacts.put_skill(id, dict(_tree(path)))
+        case "cli":
+            entrypoint, command_name = _needed(fields, "entrypoint"), _needed(fields, "command_name")
+            return artifacts.put_cli(id, dict(_tree(path)), entrypoint=entrypoint, command_name=command_name)
+        case _:
+            return artifacts.put_universe(id, dict(_tree(path)))
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "skill" if (path / "SKILL.md").is_file() else "folder"
+    return "file"
+
+
+def _needed(fields: dict[str, Any], name: str) -> str:
+    value = fields[name]
+    if not value:
+        raise UsageError(f"--{name.replace('_', '-')} is needed for this type")
+    return str(value)
+
+
+def _tree(root: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and not LEAVINGS.intersection(path.relative_to(root).parts):
+            yield path.relative_to(root).as_posix(), path
+
+
+def _write(output: Path, name: str, data: bytes, mode: int) -> None:
+    from agent_env.documents.artifact import path_problem
+
+    wrong = path_problem(name)
+    if wrong:
+        raise UsageError(f"the artifact's file {name!r} {wrong}, so it is not written")
+    path = output / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():
+        path.unlink()  # a link is replaced, never written through
+    path.write_bytes(data)
+    path.chmod(mode & 0o777)
+
+
+def _facts(document: ArtifactDocument) -> dict[str, Any]:
+    return {"id": document.id, "version": document.version, "type": document.type, "digest": document.digest}
+
+
+def _moment(item: dict[str, Any]) -> str:
+    return str(item["created_at"])[:19].replace("T", " ")

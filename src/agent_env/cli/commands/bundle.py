@@ -1,0 +1,118 @@
+"""`agent-env bundle`: starting, checking, showing and importing bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.frame import Group
+from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.session import configuration, opened_stores
+from agent_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_env.bundles import BundlePlan
+
+
+@click.group(cls=Group)
+def bundle() -> None:
+    """Start, check, show and import bundles: folders of tasks and of what they need."""
+
+
+@bundle.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--name", help="The bundle's name; the folder's by default.")
+@json_option
+def new(folder: Path, name: str | None, as_json: bool) -> None:
+    """Write a small bundle that runs, to start from."""
+    from agent_env.bundles import new_bundle
+
+    written = [str(path) for path in new_bundle(folder, name)]
+    if as_json:
+        write_json({"folder": str(folder), "files": written})
+        return
+    for path in written:
+        line(path)
+    note(f"run it: agent-env run {shown(folder)}")
+
+
+@bundle.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--strict", is_flag=True, help="Warnings are problems.")
+@json_option
+def check(bundle: str, strict: bool, as_json: bool) -> None:
+    """Say everything that is wrong with a bundle, without running it."""
+    plan = _plan(bundle, strict=strict)
+    warnings = [str(warning) for warning in plan.warnings]
+    if as_json:
+        write_json({"bundle": plan.bundle.name, "tasks": len(plan.tasks), "evals": len(plan.evals), "warnings": warnings, "problems": []})
+        return
+    for warning in warnings:
+        note(f"warning: {warning}")
+    counts = f"{len(plan.tasks)} task{'s' if len(plan.tasks) != 1 else ''}, {len(plan.bundle.entries)} entries"
+    line(f"{plan.bundle.name}: {counts}, no problems")
+
+
+@bundle.command()
+@click.argument("bundle", metavar="BUNDLE")
+@json_option
+def show(bundle: str, as_json: bool) -> None:
+    """Show a bundle's entries, and the tasks that a run would select."""
+    plan = _plan(bundle, strict=False)
+    found = plan.bundle
+    entries = [
+        {"kind": str(entry.kind), "name": entry.name, "type": entry.type, "id": entry.id, "path": entry.path} for entry in found.entries
+    ]
+    tasks = [{"name": task.name, "id": task.id, "steps": len(task.plan.steps)} for task in plan.tasks]
+    if as_json:
+        facts = {"name": found.name, "folder": str(found.root), "id": found.id_root, "description": found.description}
+        write_json({**facts, "entries": entries, "tasks": tasks, "ignored": list(found.ignored)})
+        return
+    line(f"{found.name}  {found.root}")
+    if found.description:
+        line(found.description)
+    line()
+    table(("KIND", "NAME", "TYPE", "ID"), [(entry["kind"], entry["name"], entry["type"], entry["id"]) for entry in entries])
+    line()
+    table(("TASK", "STEPS"), [(task["name"], task["steps"]) for task in tasks], right=(1,))
+    for name in found.ignored:
+        note(f"ignored: {name}")
+
+
+@bundle.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--from-task", metavar="ID", help="Import this stored task with everything that it refers to.")
+@click.option("--from-eval", metavar="ID", help="Import this stored eval with its tasks.")
+@click.option("--version", type=click.IntRange(min=1), help="Of that task or eval; the newest when absent.")
+@click.option("--include-scope", multiple=True, type=click.Choice(["user"]), help="Also keep fields that belong to whoever runs the task.")
+@json_option
+def init(*, folder: Path, from_task: str | None, from_eval: str | None, version: int | None, as_json: bool, **rest: Any) -> None:
+    """Make a bundle folder from what is stored."""
+    if (from_task is None) == (from_eval is None):
+        raise UsageError("exactly one of --from-task and --from-eval is needed", hint="to start an empty one: agent-env bundle new FOLDER")
+    from agent_env.cli.importing import import_into
+
+    with opened_stores() as stores:
+        facts = import_into(folder, stores, task=from_task, evaluation=from_eval, version=version, scopes=rest["include_scope"])
+    if as_json:
+        write_json(facts)
+        return
+    for path in facts["files"]:
+        line(path)
+    for said in facts["notes"]:
+        note(said)
+
+
+def shown(folder: Path) -> str:
+    """A folder as `run` takes it for one, whatever is installed under the same name."""
+    text = str(folder)
+    return text if text.startswith(("/", ".", "~")) or folder.is_dir() else f"./{text}"
+
+
+def _plan(bundle: str, *, strict: bool) -> BundlePlan:
+    from agent_env.bundles import plan_bundle_named
+
+    with opened_stores(configuration()) as stores:
+        return plan_bundle_named(bundle, stores, everything=True, strict=strict)

@@ -1,0 +1,50 @@
+"""`agent-env cp`: files into and out of a sandbox of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agent_env.cli.frame import Command
+from agent_env.cli.output import json_option, line, note, write_json
+from agent_env.cli.session import opened_place, run_async
+from agent_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_env.cli.copying import Copied
+
+
+@click.command(cls=Command)
+@click.argument("source")
+@click.argument("destination")
+@json_option
+def cp(source: str, destination: str, as_json: bool) -> None:
+    """Copy SOURCE to DESTINATION, one of which is RUN:/path or RUN:SANDBOX:/path.
+
+    A folder is copied whole. Into an existing folder, or one written with a slash at its end, the copy keeps its name. Links inside a
+    place are followed there; what is no file is skipped and named.
+    """
+    from agent_env.cli.copying import Remote, copy_in, copy_out, side
+
+    sides = side(source), side(destination)
+
+    async def work() -> Copied:
+        match sides:
+            case Remote() as remote, Path() as local:
+                async with opened_place(remote.target) as place:
+                    return await copy_out(place, remote, local)
+            case Path() as local, Remote() as remote:
+                async with opened_place(remote.target) as place:
+                    return await copy_in(place, local, remote)
+            case _:
+                raise UsageError("exactly one of SOURCE and DESTINATION is RUN:/path", hint="agent-env cp RUN:/app/out.txt .")
+
+    copied = run_async(work)
+    if as_json:
+        write_json({"files": copied.files, "bytes": copied.bytes, "skipped": list(copied.skipped)})
+        return
+    line(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.bytes} bytes")
+    for name in copied.skipped:
+        note(f"skipped: {name}")

@@ -1,0 +1,129 @@
+"""`agent-env exec` and `agent-env shell`: into a sandbox of a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.frame import Command
+from agent_env.cli.output import json_option, note, write_bytes, write_json
+from agent_env.cli.session import opened_place, run_async
+from agent_env.errors import TransportLostError, UsageError
+
+if TYPE_CHECKING:
+    from agent_env.places import Command as PlaceCommand
+    from agent_env.places import Completed
+
+TIMED_OUT = 124
+"""As `timeout(1)` says it."""
+
+
+@click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})
+@click.option("--user", help="A user of the place; its own by default.")
+@click.option("--cwd", help="A folder of the place; its own by default.")
+@click.option("--env", "env", metavar="NAME=VALUE", multiple=True, help="Adds a variable. Repeatable.")
+@click.option("--timeout", "timeout_seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is killed.")
+@click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")
+@json_option
+@click.argument("run", metavar="RUN[:SANDBOX]")
+@click.argument("argv", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED, required=True)
+def exec_(
+    *, user: str | None, cwd: str | None, env: tuple[str, ...], timeout_seconds: float | None, interactive: bool, as_json: bool, **rest: Any
+) -> int:
+    """Run one command in a sandbox of a run and exit with its exit code.
+
+    Options stand before RUN. The command is an argument vector: for shell text, say `-- bash -c 'text'`.
+    """
+    from agent_env.places import Command as PlaceCommand
+
+    argv: tuple[str, ...] = rest["argv"][1:] if rest["argv"][:1] == ("--",) else rest["argv"]
+    if not argv:
+        raise UsageError("there is no command to run", hint="agent-env exec RUN -- ls -l /app")
+    command = PlaceCommand(
+        argv,
+        user=user,
+        cwd=PurePosixPath(cwd) if cwd else None,
+        env=dict(map(_pair, env)),
+        stdin=_standard_input() if interactive else None,
+        timeout_seconds=timeout_seconds,
+    )
+    completed = run_async(lambda: _execute(rest["run"], command, streamed=not as_json))
+    if as_json:
+        write_json(_completed_json(completed))
+    return _exit_code(completed)
+
+
+@click.command(cls=Command)
+@click.argument("run", metavar="RUN[:SANDBOX]")
+@click.option("--user", help="A user of the place; its own by default.")
+@click.option("--shell", "program", default="bash", show_default=True, help="The shell to start.")
+def shell(run: str, user: str | None, program: str) -> int:
+    """Open a shell in a sandbox of a run. Its exit code is the shell's."""
+    from agent_env.cli.terminal import interactive_shell, piped_shell
+
+    async def work() -> Completed:
+        async with opened_place(run) as place:
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                return await interactive_shell(place, program, user)
+            return await piped_shell(place, program, user, _standard_input())
+
+    return _exit_code(run_async(work))
+
+
+async def _execute(run: str, command: PlaceCommand, *, streamed: bool) -> Completed:
+    async with opened_place(run) as place:
+        if not streamed:
+            return await place.run(command)
+        process = await place.start(command)
+        try:
+            async for stream, data in process.output():
+                write_bytes(data, to_stderr=stream == 2)
+            return await process.wait()
+        finally:
+            await process.aclose()
+
+
+def _standard_input() -> Any:
+    from agent_env.cli.terminal import standard_input
+
+    return standard_input()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--env {text!r} is not NAME=VALUE")
+    return name, value
+
+
+def _completed_json(completed: Completed) -> dict[str, Any]:
+    return {
+        "ending": str(completed.ending),
+        "exit_code": completed.exit_code,
+        "signal": completed.signal,
+        "stdout": completed.stdout.decode("utf-8", "replace"),
+        "stderr": completed.stderr.decode("utf-8", "replace"),
+        "stdout_dropped_bytes": completed.stdout_dropped_bytes,
+        "stderr_dropped_bytes": completed.stderr_dropped_bytes,
+        "duration_seconds": completed.duration_seconds,
+    }
+
+
+def _exit_code(completed: Completed) -> int:
+    from agent_env.places import Ending
+
+    match completed.ending:
+        case Ending.EXITED:
+            return completed.exit_code or 0
+        case Ending.SIGNALLED:
+            return 128 + (completed.signal or 0)
+        case Ending.TIMED_OUT:
+            note("the command was killed at its time limit")
+            return TIMED_OUT
+        case _:
+            raise TransportLostError(
+                f"the connection to the place broke: {completed.detail or 'no reason known'}", hint="see `agent-env runs show`"
+            )

@@ -1,0 +1,301 @@
+"""`agent-env runs`: looking back at runs, following, stopping, comparing and removing them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.commands.resume import resume
+from agent_env.cli.frame import Group
+from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.results import score_text, seconds_text
+from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
+from agent_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_env.engine import TeardownReport
+    from agent_env.stores import RunRow, StoredRun
+
+
+@click.group(cls=Group)
+def runs() -> None:
+    """List, show, follow, cancel, compare and remove runs.
+
+    RUN is a run's id or its first letters.
+    """
+
+
+@runs.command("list")
+@click.option("--task", help="Only runs of this task id.")
+@click.option("--status", type=click.Choice(["queued", "running", "completed", "failed", "cancelled"]), help="Only runs with this status.")
+@click.option("--group", help="Only runs of one command (`group_id`).")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
+@click.option("--before", metavar="RUN", help="Only runs older than this one: the next page.")
+@json_option
+def list_(*, task: str | None, status: Any, group: str | None, limit: int, before: str | None, as_json: bool) -> None:
+    """List stored runs, newest first."""
+    from agent_env.cli.rows import interrupted, run_json, state
+
+    with opened_stores() as stores:
+        older = find_run(stores, before).run_id if before else None
+        found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit, before=older)
+        stopped = {run.run_id for run in found if interrupted(stores.journal, run)}
+    if as_json:
+        write_json({"runs": [run_json(run, stopped=run.run_id in stopped) for run in found]})
+        return
+    if not found:
+        note("no runs yet" if not (task or status or group or before) else "no such runs")
+        return
+    rows = [
+        (run.run_id, run.task_id, state(run, stopped=run.run_id in stopped), score_text(run.scores), _took(run), _moment(run.created_at))
+        for run in found
+    ]
+    table(("RUN", "TASK", "RESULT", "SCORE", "TIME", "CREATED (UTC)"), rows, right=(4,))
+    if len(found) == limit:
+        note(f"more: agent-env runs list --before {found[-1].run_id}")
+
+
+@runs.command()
+@click.argument("run")
+@click.option("--context", "with_context", is_flag=True, help="Print the run's context JSON, as --context-json reads it, and nothing else.")
+@json_option
+def show(run: str, with_context: bool, as_json: bool) -> None:
+    """Show one run: its steps, scores, places, and the versions of what it used."""
+    from agent_env.cli.rows import details_json, interrupted
+
+    with opened_stores() as stores:
+        stored = stores.journal.load(find_run(stores, run).run_id)
+        stopped = interrupted(stores.journal, stored.run)
+        if with_context:
+            write_json(context_of(stored))
+        elif as_json:
+            write_json(details_json(stored, stopped=stopped))
+        else:
+            _show(stored, stopped=stopped)
+
+
+@runs.command()
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens now, until the run is over.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this number.")
+@json_option
+def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
+    """Print a run's events. With --json: one object, or with --follow one object a line."""
+    from agent_env.cli.following import follow_events, stored_events
+    from agent_env.cli.rows import event_json
+
+    config = configuration()
+    with opened_stores(config) as stores:
+        run_id = find_run(stores, run).run_id
+        events = (event_json(event) for event in stored_events(stores.journal, run_id, after))
+        if as_json and not follow:
+            write_json({"run_id": run_id, "events": list(events)})
+            return
+        seen = _print_events(events, as_json=as_json, after=after)
+        if follow:
+            run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: _print_event(event, as_json=as_json)))
+
+
+runs.add_command(resume)
+
+
+@runs.command()
+@click.argument("run")
+@json_option
+def cancel(run: str, as_json: bool) -> None:
+    """Stop a run: its steps are cancelled and its sandboxes removed."""
+
+    async def work() -> str:
+        async with opened_engine() as engine:
+            run_id = find_run(engine.stores, run).run_id
+            await engine.cancel(run_id)
+            return run_id
+
+    run_id = run_async(work)
+    if as_json:
+        write_json({"run_id": run_id, "cancelled": True})
+    else:
+        line(f"{run_id}: cancelled")
+
+
+@runs.command()
+@click.argument("run", required=False)
+@click.option(
+    "--context-json", type=click.Path(dir_okay=False, path_type=Path), help="Take the sandboxes from this context file, known here or not."
+)
+@json_option
+def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
+    """Remove what a run left behind: sandboxes, containers, work folders. Doing it twice is no error."""
+    if (run is None) == (context_json is None):
+        raise UsageError("name a run, or give --context-json FILE", hint="agent-env runs teardown --help")
+
+    async def work() -> TeardownReport:
+        if context_json is not None:
+            from agent_env.cli.files import read_context_file
+            from agent_env.engine import teardown_run
+
+            return await teardown_run(read_context_file(context_json))
+        async with opened_engine() as engine:
+            return await engine.teardown(find_run(engine.stores, str(run)).run_id)
+
+    report = run_async(work)
+    if as_json:
+        write_json(report.to_json())
+    else:
+        show_report(report)
+    return 0 if report.clean else 1
+
+
+@runs.command()
+@click.argument("left")
+@click.argument("right")
+@json_option
+def diff(left: str, right: str, as_json: bool) -> None:
+    """Compare two runs: results, steps, options, seeds, and the versions of what they used."""
+    from agent_env.cli.rows import differences
+
+    with opened_stores() as stores:
+        one, other = (stores.journal.load(find_run(stores, name).run_id) for name in (left, right))
+    found = differences(one, other)
+    if as_json:
+        write_json({"left": one.run.run_id, "right": other.run.run_id, "differences": found})
+    elif not found:
+        line("no differences")
+    else:
+        table(("WHAT", one.run.run_id, other.run.run_id), [(name, pair["left"], pair["right"]) for name, pair in found.items()])
+
+
+@runs.command()
+@click.argument("run", nargs=-1, required=True)
+@json_option
+def rm(run: tuple[str, ...], as_json: bool) -> None:
+    """Remove stored runs with their events. A run that is going on, or that left something behind, is not removed."""
+    with opened_stores() as stores:
+        found = [find_run(stores, name) for name in run]
+        for row in found:
+            stores.journal.delete_run(row.run_id)
+    if as_json:
+        write_json({"removed": [row.run_id for row in found]})
+    else:
+        for row in found:
+            line(f"{row.run_id}: removed")
+
+
+@runs.command()
+@click.argument("run", required=False)
+@click.argument("step", required=False)
+@click.argument("decision", required=False, type=click.Choice(["continue", "abort"]))
+@click.option("--by", help="Who decides; your user name by default.")
+@json_option
+def review(run: str | None, step: str | None, decision: str | None, by: str | None, as_json: bool) -> None:
+    """List the reviews that wait for a person, or decide one: RUN STEP continue|abort."""
+    from agent_env.cli.reviewing import decide, show_pending
+
+    if run is not None and step is not None and decision is not None:
+        decided = run_async(lambda: decide(run, step, decision, by))
+        if as_json:
+            write_json(decided)
+        else:
+            line(f"{decided['run_id']} {step}: {decision}")
+        return
+    if step is not None:
+        raise UsageError("a decision needs RUN, STEP and one of continue, abort", hint="agent-env runs review")
+    show_pending(run, as_json=as_json)
+
+
+def show_report(report: TeardownReport) -> None:
+    """A teardown for people."""
+    for name in report.removed:
+        line(f"{name}: removed")
+    for name in report.absent:
+        line(f"{name}: gone already")
+    for name, why in report.failed.items():
+        line(f"{name}: still there: {why}")
+    for name in report.left:
+        line(f"{name}: left, the teardown was stopped")
+    if not (report.removed or report.absent or report.failed or report.left):
+        line("nothing to remove")
+
+
+def _moment(text: str) -> str:
+    return text[:19].replace("T", " ")
+
+
+def _took(run: RunRow) -> str:
+    from agent_env.cli.rows import duration
+
+    return seconds_text(duration(run.started_at, run.finished_at))
+
+
+def _show(stored: StoredRun, *, stopped: bool) -> None:
+    from agent_env.cli.rows import state
+
+    run = stored.run
+    version = f" v{run.task_version}" if run.task_version is not None else ""
+    facts = {
+        "run": run.run_id,
+        "task": f"{run.task_id}{version}",
+        "result": state(run, stopped=stopped),
+        "score": score_text(run.scores) or None,
+        "created": run.created_at,
+        "time": _took(run),
+        "owner": str(run.owner) if run.owner and run.status == "running" else None,
+        "seed": ", ".join(f"{key}={value}" for key, value in run.seed.items()) or None,
+    }
+    for name, value in facts.items():
+        if value:
+            line(f"{name:8} {value}")
+    if run.error:
+        line(f"{'error':8} {run.error.get('step_id') or ''} {run.error.get('code')}: {run.error.get('message')}")
+    for name, value in run.notes.items():
+        line(f"{name:8} {value}")
+    if stored.attempts:
+        line()
+        table(
+            ("STEP", "ATTEMPT", "STATE", "SCORE", "TIME"),
+            [
+                (
+                    a.step_id,
+                    a.number,
+                    "taken back" if a.superseded else a.state,
+                    score_text(a.scores) or None,
+                    seconds_text(a.duration_seconds),
+                )
+                for a in stored.attempts
+            ],
+            right=(1, 4),
+        )
+    if stored.resources:
+        line()
+        table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])
+    if stored.used:
+        line()
+        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, u.digest) for u in stored.used], right=(1,))
+
+
+def _print_events(events: Any, *, as_json: bool, after: int) -> int:
+    for event in events:
+        _print_event(event, as_json=as_json)
+        after = event["seq"]
+    return after
+
+
+def _print_event(event: dict[str, Any], *, as_json: bool) -> None:
+    import json
+
+    if as_json:
+        line(json.dumps(event, ensure_ascii=True, separators=(",", ":")))
+        return
+    payload = event["payload"] or {}
+    said = " ".join(f"{key}={_short(value)}" for key, value in payload.items() if value not in (None, "", [], {}))
+    line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
+
+
+def _short(value: Any, longest: int = 200) -> str:
+    import json
+
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = " ".join(text.split())
+    return text if len(text) <= longest else f"{text[:longest]}…"

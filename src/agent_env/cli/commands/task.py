@@ -1,0 +1,315 @@
+"""`agent-env task`: single tasks of the store."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from agent_env.cli.frame import Group
+from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.session import opened_stores
+from agent_env.errors import ProblemsError
+
+if TYPE_CHECKING:
+    from agent_env.cli.batch import Job, Presentation
+    from agent_env.engine import Engine
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OVERRIDES = (
+    "user_model",
+    "judge_model",
+    "litellm_api_key",
+    "judge_litellm_api_key",
+    "apply_trajectory_filter",
+    "a2a_agent_id",
+    "sandbox",
+    "agent_sandbox",
+    "env_sandbox",
+    "gateway_env_id",
+    "service_db_env_id",
+    "env_state_type",
+    "env_state_instance_id",
+)
+"""Options that become `user_overrides` under the same name."""
+
+
+@click.group(cls=Group)
+def task() -> None:
+    """Store, check and run single tasks.
+
+    A task is a JSON list of steps. `agent-env run FILE.json` runs one without storing it.
+    """
+
+
+@task.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--skip-validation", is_flag=True, help="Store it although steps have problems.")
+@json_option
+def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
+    """Store the JSON list of steps in FILE as a new version of a task."""
+    from agent_env.cli.files import read_document
+    from agent_env.cli.tasks import COLLECTION
+    from agent_env.documents.task import parse_task
+    from agent_env.engine import plan_task
+    from agent_env.errors import Problem
+    from agent_env.ids import check_id
+
+    check_id(id, what="task id")
+    data = read_document(file)
+    if not isinstance(data, list):
+        raise ProblemsError([Problem("a task file is a JSON list of steps", str(file), "$")])
+    parsed = parse_task(data, source=str(file), task_id=id)
+    with opened_stores() as stores:
+        if not skip_validation:
+            try:
+                plan_task(parsed, source=str(file), artifacts=stores.artifacts)
+            except ProblemsError as error:
+                error.hint = "nothing was saved; --skip-validation saves it anyway"
+                raise
+        stored = stores.documents.put(COLLECTION, id, "task", {"steps": list(parsed.steps)})
+    if as_json:
+        write_json({"id": id, "version": stored.version, "digest": stored.digest})
+    else:
+        line(f"{id}: v{stored.version}")
+
+
+@task.command()
+@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
+@click.option("--json", "as_json", is_flag=True, help="The output is JSON anyway.")
+def get(id: str, version: int | None, as_json: bool) -> None:
+    """Print a task's steps, as `task create` reads them."""
+    from agent_env.cli.tasks import stored_task
+
+    del as_json
+    with opened_stores() as stores:
+        write_json(stored_task(stores.documents, id, version).body.get("steps", []))
+
+
+@task.command()
+@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
+@click.option("--strict", is_flag=True, help="Warnings are problems.")
+@json_option
+def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
+    """Say everything that is wrong with a stored task, without running it."""
+    from agent_env.cli.tasks import planned
+
+    with opened_stores() as stores:
+        plan = planned(stores, id, version, strict=strict)
+    warnings = [str(warning) for warning in plan.warnings]
+    if as_json:
+        write_json({"id": id, "version": plan.version, "steps": len(plan.steps), "warnings": warnings, "problems": []})
+        return
+    for warning in warnings:
+        note(f"warning: {warning}")
+    line(f"{id} v{plan.version}: {len(plan.steps)} steps; no problems found")
+
+
+@task.command("list")
+@click.option("--contains", help="Only ids that contain this.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--offset", type=click.IntRange(min=0), default=0)
+@json_option
+def list_(contains: str | None, limit: int, offset: int, as_json: bool) -> None:
+    """List the newest version of each stored task."""
+    from agent_env.cli.tasks import COLLECTION
+
+    with opened_stores() as stores:
+        page = stores.documents.latest(COLLECTION, id_contains=contains, limit=limit, offset=offset)
+        items = [
+            {"id": d.id, "version": d.version, "steps": len(d.body.get("steps", [])), "digest": d.digest, "created_at": d.created_at}
+            for d in page.items
+        ]
+    if as_json:
+        write_json({"tasks": items})
+    elif not items:
+        note("no tasks")
+    else:
+        rows = [(item["id"], item["version"], item["steps"], str(item["created_at"])[:19].replace("T", " ")) for item in items]
+        table(("ID", "VERSION", "STEPS", "CREATED (UTC)"), rows, right=(1, 2))
+        if len(items) == limit:
+            note(f"more: --offset {offset + limit}")
+
+
+@task.command()
+@click.argument("id", nargs=-1, required=True)
+@click.option("--version", type=click.IntRange(min=1), help="Only this version; all when absent.")
+@json_option
+def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
+    """Remove stored tasks. Their runs stay."""
+    from agent_env.cli.tasks import COLLECTION, stored_task
+
+    with opened_stores() as stores:
+        for name in id:
+            stored_task(stores.documents, name, version)
+        for name in id:
+            stores.documents.delete(COLLECTION, name, version)
+    if as_json:
+        write_json({"removed": list(id)})
+    else:
+        for name in id:
+            line(f"{name}: removed{f' v{version}' if version else ''}")
+
+
+@task.command("get-instance")
+@click.option("--id", "id", required=True, help="The instance's or run's id.")
+@json_option
+def get_instance(id: str, as_json: bool) -> None:
+    """Print a run's state and its whole context."""
+    import json
+
+    from agent_env.cli.rows import details_json, interrupted, state
+    from agent_env.cli.session import context_of, find_run
+
+    with opened_stores() as stores:
+        stored = stores.journal.load(find_run(stores, id).run_id)
+        stopped = interrupted(stores.journal, stored.run)
+    context = context_of(stored)
+    if as_json:
+        write_json({**details_json(stored, stopped=stopped), "context": context})
+        return
+    line(f"instance {stored.run.instance_id}  task {stored.run.task_id}  {state(stored.run, stopped=stopped)}")
+    for attempt in stored.attempts:
+        line(f"  {attempt.step_id}: {'taken back' if attempt.superseded else attempt.state}")
+    if stored.run.error:
+        line(f"error: {stored.run.error.get('code')}: {stored.run.error.get('message')}")
+    line(f"Context: {json.dumps(context, ensure_ascii=False)}")
+
+
+def shared_options(function: F) -> F:
+    """The options that `run` and `run-batch` of a task have in common."""
+    for option in reversed(
+        (
+            click.option("--id", "id", required=True, help="The task's id."),
+            click.option("--version", type=click.IntRange(min=1), help="The newest one when absent."),
+            click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for the runs' contexts."),
+            click.option("--agent-model", "--model", help="The model that solves."),
+            click.option("--user-model", help="The model of the user simulator."),
+            click.option("--judge-model", help="The model that grades rubrics."),
+            click.option("--agent-artifact-id", help="Recorded with the run."),
+            click.option("--litellm-api-key", help="Key for models; better in the configuration, where arguments don't show it."),
+            click.option("--judge-litellm-api-key", help="The same for judges."),
+            click.option(
+                "--apply-trajectory-filter/--no-trajectory-filter", default=None, help="Whether judges see filtered trajectories."
+            ),
+            click.option("--sandbox", help="Provider of sandboxes, over what the task says."),
+            click.option("--agent-sandbox", help="Provider of agents' sandboxes."),
+            click.option("--env-sandbox", help="Provider of environments' sandboxes."),
+            click.option("--env-state-type", help="Of environments."),
+            click.option("--env-state-instance-id", help="Of environments."),
+            click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this."),
+            click.option("--keep", is_flag=True, help="Leave the sandboxes up."),
+            click.option("--strict", is_flag=True, help="Warnings are problems."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress, only the last line."),
+            json_option,
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@task.command()
+@shared_options
+@click.option("--k", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="How many at once; by cores and memory when absent.")
+@click.option("--start-step", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first step to run.")
+@click.option("--context-json", type=click.Path(path_type=Path), help="Start with this context; its sandboxes are used again.")
+@click.option("--a2a-agent-id", "--agent", help="The agent, over what the task says.")
+@click.option("--gateway-env-id", help="Of environments.")
+@click.option("--service-db-env-id", help="Of environments.")
+def run(id: str, version: int | None, **given: Any) -> int:
+    """Run a stored task and write each run's context as JSON."""
+    import secrets
+
+    from agent_env.cli.batch import Job, run_jobs
+    from agent_env.cli.tasks import planned, start_context
+    from agent_env.engine import RunOptions, default_concurrency
+
+    overrides = _overrides(given)
+    context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
+    group = secrets.token_hex(16)
+
+    def prepare(engine: Engine) -> list[Job]:
+        plan = planned(engine.stores, id, version, overrides=overrides, preset=context, strict=given["strict"])
+        return [
+            Job(
+                id,
+                plan,
+                RunOptions(
+                    metadata={"run_group_id": group, "task_id": id},
+                    context=context,
+                    start_step=given["start_step"],
+                    keep=given["keep"],
+                    group_id=group,
+                    attempt_index=number,
+                    overrides=overrides,
+                    strict=given["strict"],
+                ),
+            )
+            for number in range(given["k"])
+        ]
+
+    return run_jobs(prepare, given["concurrency"] or default_concurrency(), _presentation(id, "run", given))
+
+
+@task.command("run-batch")
+@shared_options
+@click.option("--seeds", required=True, type=click.Path(path_type=Path), help="CSV file: each row is a run, its columns are placeholders.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=5, show_default=True, help="How many at once.")
+def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
+    """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""
+    import secrets
+
+    from agent_env.cli.batch import Job, run_jobs
+    from agent_env.cli.tasks import planned, seeds_of, start_context
+    from agent_env.engine import RunOptions
+    from agent_env.ids import derive_id
+
+    rows = seeds_of(seeds)
+    overrides = _overrides(given)
+    context = start_context(None, agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
+    group = secrets.token_hex(16)
+
+    def prepare(engine: Engine) -> list[Job]:
+        plan = planned(engine.stores, id, version, overrides=overrides, strict=given["strict"])
+        jobs = []
+        for number, seed in enumerate(rows):
+            name = seed.get("id") or seed.get("name") or str(number)
+            metadata = {"run_group_id": group, "task_id": id, "universe_id": derive_id(id, f"v{plan.version}-{name}")}
+            options = RunOptions(
+                seed=seed,
+                metadata=metadata,
+                context=context,
+                keep=given["keep"],
+                group_id=group,
+                attempt_index=number,
+                overrides=overrides,
+                strict=given["strict"],
+            )
+            jobs.append(Job(f"{id} [{name}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
+        return jobs
+
+    return run_jobs(prepare, given["concurrency"], _presentation(id, "batch", given))
+
+
+def _overrides(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: given[name] for name in OVERRIDES if given.get(name) is not None}
+
+
+def _presentation(id: str, kind: str, given: dict[str, Any]) -> Presentation:
+    import secrets
+
+    from agent_env.cli.batch import Presentation
+    from agent_env.ids import fs_safe
+
+    folder = given["output_dir"] or Path(tempfile.gettempdir()) / f"taskid={fs_safe(id)}-{kind}{secrets.token_hex(3)}"
+    if not folder.exists():
+        folder.mkdir(mode=0o700, parents=True)
+    return Presentation(given["as_json"], given["quiet"], folder, given["fail_under"])

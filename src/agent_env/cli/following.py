@@ -1,0 +1,40 @@
+"""A run's events: the stored ones, then the live ones over its control socket, without polling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from agent_env.cli.output import note, reader_left
+
+if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.stores import EventRow, Journal
+
+PAGE = 1000
+
+
+def stored_events(journal: Journal, run_id: str, after: int) -> Iterator[EventRow]:
+    """All stored events after a number, read page by page."""
+    while page := journal.events(run_id, after=after, limit=PAGE):
+        yield from page
+        after = page[-1].seq
+
+
+async def follow_events(config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None]) -> None:
+    """Shows what happens from now on, until the run is over or the reader of our output has left."""
+    from agent_env.engine.control import run_folder, stream
+
+    heard = False
+    async for event in stream(run_folder(config.state_root, run_id), {"do": "events", "after": after}):
+        heard = True
+        if _is_event(event):
+            show(dict(event))
+        if reader_left():
+            return
+    if not heard:
+        note(f"no process on this machine runs {run_id} now")
+
+
+def _is_event(answer: Mapping[str, Any]) -> bool:
+    return "seq" in answer

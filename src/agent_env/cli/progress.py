@@ -1,0 +1,155 @@
+"""Watching runs while they go on: a small live table on a terminal, one line a step elsewhere, or nothing.
+
+All of it goes to standard error, so that standard output holds results alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agent_env.cli.output import clean, note
+from agent_env.cli.results import seconds_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from agent_env.engine import Event
+
+SHOWN_RUNS = 8
+REFRESH_PER_SECOND = 8
+
+
+@dataclass(slots=True)
+class Running:
+    """What is known of one run by its events."""
+
+    run_id: str
+    task: str
+    steps: int = 0
+    done: int = 0
+    now: dict[str, str] = field(default_factory=dict)
+    """Steps that run → what they last said."""
+    ended: Mapping[str, Any] | None = None
+
+
+class Watcher(Protocol):
+    """An observer of the engine that also remembers, so that an interrupted command can still say what became of its runs."""
+
+    runs: dict[str, Running]
+
+    def on_event(self, event: Event) -> None:
+        """Takes one event; never blocks."""
+        ...
+
+
+class Silent:
+    """Remembers and shows nothing."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Running] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Keeps account of runs and their steps."""
+        payload = event.payload
+        run = self.runs.get(event.run_id)
+        if run is None:
+            run = self.runs[event.run_id] = Running(event.run_id, str(payload.get("task") or payload.get("task_id") or event.run_id))
+        match event.kind:
+            case "run_started":
+                run.task = str(payload.get("task") or payload.get("task_id") or run.task)
+                run.steps = int(payload.get("steps") or payload.get("total") or 0)
+            case "step_started":
+                run.now[event.step_id or ""] = str(payload.get("type") or "")
+                run.steps = int(payload.get("total") or run.steps)
+            case "step_progress":
+                run.now[event.step_id or ""] = str(payload.get("message") or "")
+            case "step_done" | "step_failed" | "step_retried":
+                run.now.pop(event.step_id or "", None)
+                run.done += event.kind == "step_done"
+            case "run_finished":
+                run.now.clear()
+                run.ended = payload
+        self.show(run, event)
+
+    def show(self, run: Running, event: Event) -> None:
+        """Nothing."""
+
+
+class Lines(Silent):
+    """One line when a step or a run has ended."""
+
+    def show(self, run: Running, event: Event) -> None:
+        """Writes the line."""
+        text = _line(run, event)
+        if text:
+            note(text)
+
+
+def _line(run: Running, event: Event) -> str | None:
+    payload = event.payload
+    took = f" ({seconds_text(payload['duration_seconds'])})" if payload.get("duration_seconds") is not None else ""
+    match event.kind:
+        case "step_done":
+            said = f": {payload['summary']}" if payload.get("summary") else ""
+            number = f" {run.done}/{run.steps}" if run.steps else ""
+            return f"[{run.task}]{number} {event.step_id}{said}{took}"
+        case "step_failed":
+            error = payload.get("error") or payload
+            tolerated = " (tolerated)" if payload.get("tolerated") else ""
+            message = " ".join(str(error.get("message", "")).split())
+            return f"[{run.task}] {event.step_id} failed{tolerated}: {error.get('code', '')}: {message}{took}"
+        case "step_retried":
+            back = payload.get("retry_from_step_id") or payload.get("to") or "an earlier step"
+            return f"[{run.task}] {event.step_id} failed, going back to {back}"
+        case "run_finished":
+            return f"[{run.task}] {payload.get('word') or payload.get('status') or 'finished'}{took}"
+        case _:
+            return None
+
+
+class Live(Silent):
+    """A table of at most a handful of running tasks, and counts of all."""
+
+    def __init__(self, total: int | None) -> None:
+        super().__init__()
+        self._total = total
+
+    def render(self) -> RenderableType:
+        """What the terminal shows now."""
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        live = [run for run in self.runs.values() if run.ended is None]
+        for run in live[:SHOWN_RUNS]:
+            now = ", ".join(f"{step} {said}".strip() for step, said in list(run.now.items())[:3])
+            count = f"{run.done}/{run.steps}" if run.steps else str(run.done)
+            grid.add_row(*(Text(clean(cell).replace("\n", " "), no_wrap=True, overflow="ellipsis") for cell in (run.task, count, now)))
+        ended = Counter(str((run.ended or {}).get("word") or (run.ended or {}).get("status")) for run in self.runs.values() if run.ended)
+        more = f"{len(live) - SHOWN_RUNS} more running · " if len(live) > SHOWN_RUNS else ""
+        total = f" of {self._total}" if self._total else ""
+        words = "".join(f" · {count} {word}" for word, count in ended.items())
+        grid.add_row(Text(f"{more}{sum(ended.values())}{total} done{words}", style="dim"))
+        return grid
+
+
+@contextmanager
+def watching(*, quiet: bool, total: int | None = None) -> Iterator[Watcher]:
+    """The watcher that fits where standard error goes."""
+    if quiet:
+        yield Silent()
+    elif not sys.stderr.isatty():
+        yield Lines()
+    else:
+        from rich.console import Console
+        from rich.live import Live as Screen
+
+        watcher = Live(total)
+        console = Console(stderr=True)
+        with Screen(get_renderable=watcher.render, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+            yield watcher

@@ -1,0 +1,151 @@
+"""What stored runs look like: the documented JSON of `runs list`, `runs show`, `runs logs` and `runs diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
+
+ERROR_KEYS = ("code", "message", "step_id")
+
+
+def interrupted(journal: Journal, run: RunRow) -> bool:
+    """It is recorded as unfinished, and the process that ran it is gone: `resume` can go on with it."""
+    return run.status in {"queued", "running"} and not journal.is_owned(run.run_id)
+
+
+def state(run: RunRow, *, stopped: bool) -> str:
+    """The run in one word or two, for people."""
+    return "interrupted" if stopped else run.word or run.status
+
+
+def duration(started: str | None, finished: str | None) -> float | None:
+    """Seconds between two stored moments."""
+    if started is None or finished is None:
+        return None
+    return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+
+
+def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
+    """One run of `runs list --json`."""
+    return {
+        "run_id": run.run_id,
+        "task": run.task_id,
+        "task_version": run.task_version,
+        "status": run.status,
+        "interrupted": stopped,
+        "outcome": run.word,
+        "kind": run.kind,
+        "scores": {name: score for name, score in run.scores.items() if score is not None},
+        "created_at": run.created_at,
+        "started_at": run.started_at,
+        "finished_at": run.finished_at,
+        "duration_seconds": duration(run.started_at, run.finished_at),
+        "error": {name: run.error.get(name) for name in ERROR_KEYS} if run.error else None,
+        "instance_id": run.instance_id,
+        "group_id": run.group_id,
+        "attempt": run.attempt_index,
+    }
+
+
+def details_json(stored: StoredRun, *, stopped: bool) -> dict[str, Any]:
+    """`runs show --json`: the run, what each step did, what it made, and the exact versions of what it used."""
+    run = stored.run
+    return {
+        **run_json(run, stopped=stopped),
+        "task_digest": run.task_digest,
+        "bundle": run.bundle_id,
+        "seed": dict(run.seed),
+        "options": dict(run.options),
+        "notes": dict(run.notes),
+        "owner": run.owner.to_json() if run.owner else None,
+        "steps": [attempt_json(attempt) for attempt in stored.attempts],
+        "resources": [resource_json(resource) for resource in stored.resources],
+        "used": [{"collection": u.collection, "id": u.id, "version": u.version, "digest": u.digest} for u in stored.used],
+    }
+
+
+def attempt_json(attempt: AttemptRow) -> dict[str, Any]:
+    """One attempt at one step."""
+    return {
+        "step_id": attempt.step_id,
+        "attempt": attempt.number,
+        "state": attempt.state,
+        "kind": attempt.kind,
+        "started_at": attempt.started_at,
+        "finished_at": attempt.finished_at,
+        "duration_seconds": attempt.duration_seconds,
+        "scores": dict(attempt.scores),
+        "error": {name: attempt.error.get(name) for name in ERROR_KEYS} if attempt.error else None,
+        "superseded": attempt.superseded,
+    }
+
+
+def resource_json(resource: ResourceRow) -> dict[str, Any]:
+    """Something that a run made."""
+    return {
+        "id": resource.id,
+        "kind": resource.kind,
+        "provider": resource.provider,
+        "name": resource.name,
+        "state": resource.state,
+        "expires_at": resource.expires_at,
+    }
+
+
+def event_json(event: EventRow) -> dict[str, Any]:
+    """One event, in the shape in which the control socket tells it."""
+    return {
+        "run_id": event.run_id,
+        "seq": event.seq,
+        "at": event.at,
+        "kind": event.kind,
+        "step_id": event.step_id,
+        "payload": event.payload,
+    }
+
+
+def review_json(review: ReviewRow) -> dict[str, Any]:
+    """A question that waits for a person."""
+    return {
+        "run_id": review.run_id,
+        "step_id": review.step_id,
+        "label": review.label,
+        "asked_at": review.asked_at,
+        "upstream": review.upstream,
+    }
+
+
+def differences(left: StoredRun, right: StoredRun) -> dict[str, dict[str, Any]]:
+    """What two runs don't have in common: dotted name → `{"left", "right"}`."""
+    one, other = _flat(left), _flat(right)
+    names = [*one, *(name for name in other if name not in one)]
+    return {name: {"left": one.get(name), "right": other.get(name)} for name in names if one.get(name) != other.get(name)}
+
+
+def _flat(stored: StoredRun) -> dict[str, Any]:
+    run = stored.run
+    flat: dict[str, Any] = {
+        "task": run.task_id,
+        "task_version": run.task_version,
+        "task_digest": run.task_digest,
+        "status": run.status,
+        "outcome": run.word,
+        "kind": run.kind,
+        "error": (run.error or {}).get("code"),
+        "duration_seconds": duration(run.started_at, run.finished_at),
+    }
+    flat |= _prefixed("scores", run.scores) | _prefixed("seed", run.seed) | _prefixed("options", run.options)
+    for attempt in stored.attempts:
+        if not attempt.superseded:
+            flat[f"steps.{attempt.step_id}.state"] = attempt.state
+            flat[f"steps.{attempt.step_id}.attempt"] = attempt.number
+    flat |= {f"used.{used.collection}.{used.id}": f"v{used.version} {used.digest}" for used in stored.used}
+    return flat
+
+
+def _prefixed(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}.{key}": value for key, value in values.items()}

@@ -1,0 +1,181 @@
+"""A shell in a place: with a terminal of its own where the place has Python, line by line elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import stat
+import struct
+import sys
+import termios
+import tty
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agent_env.cli.output import note, write_bytes
+from agent_env.defaults import DEFAULT_LIMITS
+
+if TYPE_CHECKING:
+    from agent_env.places import Command, Completed, Place
+
+CHUNK = 65536
+NO_TERMINAL = 97
+"""What the relay exits with when the place has no pseudo-terminals."""
+
+# Runs inside the place with its own Python (3.6 or newer) and gives the shell a terminal. A place's standard input is a plain stream, so
+# window sizes travel in it: `d` + length + bytes are typed text, `w` + rows + columns a new size.
+RELAY = r"""
+import fcntl, os, pty, select, struct, sys, termios
+try:
+    pid, fd = pty.fork()
+except OSError:
+    sys.exit(97)
+if pid == 0:
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])
+    except OSError as error:
+        sys.stderr.write("%s: %s\n" % (sys.argv[1], error.strerror))
+        os._exit(127)
+def all_of(data, to):
+    while data:
+        data = data[os.write(to, data):]
+buffer, sources = b"", [0, fd]
+while True:
+    ready = select.select(sources, [], [])[0]
+    if fd in ready:
+        try:
+            data = os.read(fd, 65536)
+        except OSError:
+            data = b""
+        if not data:
+            break
+        all_of(data, 1)
+    if 0 in ready:
+        data = os.read(0, 65536)
+        if not data:
+            sources.remove(0)
+        buffer += data
+        while len(buffer) >= 5:
+            if buffer[:1] == b"w":
+                rows, columns = struct.unpack(">HH", buffer[1:5])
+                fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+                buffer = buffer[5:]
+            else:
+                size = struct.unpack(">I", buffer[1:5])[0]
+                if len(buffer) < 5 + size:
+                    break
+                all_of(buffer[5:5 + size], fd)
+                buffer = buffer[5 + size:]
+status = os.waitpid(pid, 0)[1]
+sys.exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+"""
+
+
+async def interactive_shell(place: Place, program: str, user: str | None) -> Completed:
+    """A shell with a terminal; without Python or terminals in the place, one that reads line by line."""
+    from agent_env.errors import LaunchError
+    from agent_env.places import Command, Ending
+
+    env = {"TERM": os.environ.get("TERM", "xterm")}
+    try:
+        with _raw():
+            command = Command(["python3", "-c", RELAY, program], user=user, env=env, stdin=_frames(), timeout_seconds=_session_seconds())
+            completed = await _pass_through(place, command)
+    except LaunchError:
+        return await _by_lines(place, program, user)
+    if completed.ending is Ending.EXITED and completed.exit_code == NO_TERMINAL:
+        return await _by_lines(place, program, user)
+    return completed
+
+
+async def piped_shell(place: Place, program: str, user: str | None, lines: AsyncIterator[bytes]) -> Completed:
+    """A shell that reads its commands from a stream."""
+    from agent_env.places import Command
+
+    return await _pass_through(place, Command([program], user=user, stdin=lines, timeout_seconds=_session_seconds()))
+
+
+async def _by_lines(place: Place, program: str, user: str | None) -> Completed:
+    note("this place has no terminals: the shell reads line by line, without a prompt; end it with Ctrl-D")
+    return await piped_shell(place, program, user, standard_input())
+
+
+async def _pass_through(place: Place, command: Command) -> Completed:
+    process = await place.start(command)
+    try:
+        async for stream, data in process.output():
+            write_bytes(data, to_stderr=stream == 2)
+        return await process.wait()
+    finally:
+        await process.aclose()
+
+
+def _session_seconds() -> float:
+    """A session may last as long as a sandbox does; the sandbox's own TTL ends it anyway."""
+    return DEFAULT_LIMITS.sandbox_ttl_seconds
+
+
+async def standard_input() -> AsyncGenerator[bytes, None]:
+    """This process's standard input, without a thread that would outlive the command."""
+    descriptor = sys.stdin.fileno()
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or (stat.S_ISCHR(mode) and not sys.stdin.isatty()):
+        while data := os.read(descriptor, CHUNK):  # files never block; /dev/null has ended already
+            yield data
+        return
+    reader = asyncio.StreamReader()
+    # The transport closes what it is given: a copy of the descriptor keeps ours.
+    source = os.fdopen(os.dup(descriptor), "rb", buffering=0)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    try:
+        while data := await reader.read(CHUNK):
+            yield data
+    finally:
+        transport.close()
+
+
+async def _frames() -> AsyncGenerator[bytes, None]:
+    """What is typed and how large the window is, as the relay reads it."""
+    loop = asyncio.get_running_loop()
+    resized = asyncio.Event()
+    loop.add_signal_handler(signal.SIGWINCH, resized.set)
+    typed = standard_input()
+    yield _size()
+    try:
+        waiting = {loop.create_task(resized.wait()): True, asyncio.ensure_future(anext(typed, b"")): False}
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if waiting.pop(task):
+                    resized.clear()
+                    waiting[loop.create_task(resized.wait())] = True
+                    yield _size()
+                    continue
+                data = task.result()
+                if not isinstance(data, bytes) or not data:
+                    return
+                waiting[asyncio.ensure_future(anext(typed, b""))] = False
+                yield b"d" + struct.pack(">I", len(data)) + data
+    finally:
+        loop.remove_signal_handler(signal.SIGWINCH)
+        for task in waiting:
+            task.cancel()
+
+
+def _size() -> bytes:
+    size = shutil.get_terminal_size()
+    return b"w" + struct.pack(">HH", size.lines, size.columns)
+
+
+@contextmanager
+def _raw() -> Iterator[None]:
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    tty.setraw(descriptor)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
