@@ -287,7 +287,7 @@ int confine_guard(struct confinement *conf, pid_t first, pid_t child) {
     if (conf->watch_memory && proc >= 0) watch_memory(conf, proc, shm);
     if (conf->watch_disk && proc >= 0 && folder >= 0) watch_disk(conf, &disk, proc, folder);
   }
-  if (conf->slirp_pid) kill(conf->slirp_pid, SIGKILL);
   tell_ending(conf, status);
+  if (conf->slirp_pid && !kill(conf->slirp_pid, SIGKILL)) waitpid(conf->slirp_pid, NULL, 0);
   return 0;
 }

@@ -1,0 +1,1 @@
+"""The provider `local`: confined machine places on this machine, without a container engine."""

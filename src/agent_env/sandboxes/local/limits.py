@@ -1,0 +1,124 @@
+"""How a place's limits hold on this machine, and the control groups that hold them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_env.sandboxes.contract import Level, SandboxSpec
+from agent_env.sandboxes.local.probe import Machine
+
+_PARENT = "agentenv"
+_PERIOD_MICROSECONDS = 100_000
+_LEAST_QUOTA_MICROSECONDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group that is to be made: its folder and what to write into which of its files."""
+
+    folder: Path
+    settings: Mapping[str, str]
+    """A name that ends in `?` is written where the file exists."""
+
+
+def levels(machine: Machine, *, confined: bool = True) -> dict[str, Level]:
+    """What holds each limit here."""
+    return {
+        "memory": Level.HARD if "memory" in machine.controllers else (Level.WATCHED if confined else Level.NONE),
+        "processes": Level.HARD if confined and machine.private_process_counts else Level.NONE,
+        "cpu": Level.HARD if "cpu" in machine.controllers else Level.NONE,
+        "disk": Level.WATCHED if confined else Level.NONE,
+        "ttl": Level.HARD,
+    }
+
+
+def groups(machine: Machine, spec: SandboxSpec) -> list[Group]:
+    """The control groups of a sandbox, one a hierarchy."""
+    unified = machine.cgroup_version == 2
+    wanted: dict[Path, dict[str, str]] = {}
+    for controller, settings in (("memory", _memory(spec, unified)), ("cpu", _cpu(spec, unified))):
+        if settings and controller in machine.controllers:
+            folder = machine.controllers[controller] / _PARENT / spec.sandbox_id
+            wanted.setdefault(folder, {}).update(settings)
+    return [Group(folder, settings) for folder, settings in wanted.items()]
+
+
+def _memory(spec: SandboxSpec, unified: bool) -> dict[str, str]:
+    if not spec.memory_bytes:
+        return {}
+    most = str(spec.memory_bytes)
+    if unified:
+        return {"memory.max": most, "memory.swap.max?": "0"}
+    return {"memory.limit_in_bytes": most, "memory.memsw.limit_in_bytes?": most}
+
+
+def _cpu(spec: SandboxSpec, unified: bool) -> dict[str, str]:
+    if spec.cpu <= 0:
+        return {}
+    quota = max(int(spec.cpu * _PERIOD_MICROSECONDS), _LEAST_QUOTA_MICROSECONDS)
+    if unified:
+        return {"cpu.max": f"{quota} {_PERIOD_MICROSECONDS}"}
+    return {"cpu.cfs_period_us": str(_PERIOD_MICROSECONDS), "cpu.cfs_quota_us": str(quota)}
+
+
+def make(group: Group) -> Path:
+    """Makes the group with its limits.
+
+    Returns:
+        The file that a process's number is written to.
+
+    Raises:
+        OSError: The kernel refuses.
+    """
+    parent = group.folder.parent
+    fresh = not parent.exists()
+    parent.mkdir(exist_ok=True)
+    if fresh and (parent / "cgroup.subtree_control").exists():
+        wanted = {name.split(".")[0] for name in group.settings}
+        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+    group.folder.mkdir(exist_ok=True)
+    for name, value in group.settings.items():
+        file = group.folder / name.removesuffix("?")
+        if not name.endswith("?") or file.exists():
+            file.write_text(value)
+    return group.folder / "cgroup.procs"
+
+
+def members(folders: Iterable[str]) -> set[int]:
+    """The processes that are in any of the groups."""
+    found: set[int] = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            found.update(int(line) for line in (Path(folder) / "cgroup.procs").read_text().split())
+    return found
+
+
+def remove(folders: Iterable[str]) -> list[str]:
+    """Removes the groups. Returns those that are still there (their processes have not ended)."""
+    left = []
+    for folder in folders:
+        path = Path(folder)
+        if path.parent.name != _PARENT or not path.is_relative_to("/sys/fs/cgroup"):
+            continue  # a damaged record must not name somebody else's group
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(folder)
+    return left
+
+
+def oom_kills(folders: Iterable[str]) -> int:
+    """How many processes the kernel has killed for memory in these groups."""
+    total = 0
+    for folder in folders:
+        for name in ("memory.events", "memory.oom_control"):
+            with contextlib.suppress(OSError):
+                for line in (Path(folder) / name).read_text().splitlines():
+                    key, _, value = line.partition(" ")
+                    total += int(value) if key == "oom_kill" else 0
+    return total

@@ -1,0 +1,381 @@
+"""The provider `local`: sandboxes on this machine, confined, without a container engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agent_env.clock import SystemClock
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.documents.network import NetworkMode, NetworkPolicy
+from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError, UserError
+from agent_env.places import Place, Shape
+from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
+from agent_env.sandboxes.local import limits as control
+from agent_env.sandboxes.local import link, removal
+from agent_env.sandboxes.local.launch import Plan, start
+from agent_env.sandboxes.local.probe import Machine, survey
+from agent_env.sandboxes.local.processes import MARKER, Identity, boot_id
+from agent_env.sandboxes.local.records import (
+    Facts,
+    Records,
+    new_work_dir,
+    read_labels,
+    work_dirs,
+    work_root,
+    write_labels,
+)
+from agent_env.sandboxes.local.sandbox import LocalSandbox, Settling, gone, info_of
+from agent_env.sandboxes.local.view import HELPER_INSIDE, Network, View
+from agent_env.waiting import deadline, poll, shielded
+
+_FIRST_PRIVATE_ID = 1_000_000_000
+_IDS_EACH = 65_536
+_RANGES = 16_000
+_BACKLOG = 64
+_SPARE_PROCESSES = 16
+"""What the helper itself may need beside the commands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What configuration may say about the provider."""
+
+    confiner: str = "auto"
+    """`auto`, `bwrap` or `helper`."""
+    network: str = "auto"
+    """`auto` uses slirp4netns where it works; `machine` shares this machine's network; `slirp4netns` refuses to."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object]) -> Options:
+        """Reads the table `[sandbox.providers.local.config]`.
+
+        Raises:
+            UserError: An unknown option or value.
+        """
+        accepted = {"confiner": ("auto", "bwrap", "helper"), "network": ("auto", "slirp4netns", "machine")}
+        for name, value in options.items():
+            if name not in accepted:
+                raise UserError(f"the provider 'local' has no option {name!r}", hint=f"it has {', '.join(accepted)}")
+            if value not in accepted[name]:
+                raise UserError(f"option {name!r} of the provider 'local' can't be {value!r}", hint=f"one of {', '.join(accepted[name])}")
+        return cls(**{name: str(value) for name, value in options.items()})
+
+
+class LocalProvider:
+    """Makes, finds and removes confined machine places on this machine."""
+
+    name = "local"
+
+    def __init__(
+        self,
+        state_root: Path,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        options: Mapping[str, object] | None = None,
+        environ: Mapping[str, str] | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        self._records = Records(state_root)
+        self._limits = limits
+        self._options = Options.parse(options or {})
+        self._environ = dict(os.environ if environ is None else environ)
+        self._known_machine = machine
+        self._clock = SystemClock()
+
+    @property
+    def machine(self) -> Machine:
+        """What this machine can do, looked at once."""
+        if self._known_machine is None:
+            self._known_machine = survey()
+        return self._known_machine
+
+    async def capabilities(self) -> Capabilities:
+        """What it can do here."""
+        return Capabilities(
+            shape=Shape.MACHINE_BACKED,
+            egress=frozenset({NetworkMode.NONE, NetworkMode.ALLOW_ALL}),
+            limits=self._levels(),
+            notes=self._notes(),
+        )
+
+    def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:  # noqa: ARG002 (the contract's)
+        """Why this spec can't be made here."""
+        found = []
+        if spec.mode != "vm":
+            found.append(f"the local machine place has no containers, so sandbox_mode {spec.mode!r} needs a container engine")
+        policy = spec.network
+        if policy is not None and policy.mode is NetworkMode.ALLOWLIST and (policy.allow_hosts or policy.allow_cidrs):
+            found.append("the local machine place can't hold an allow-list; it can do `none` and `allow_all`")
+        if not self._can_confine():
+            found.append(_NO_CONFINEMENT)
+        return found
+
+    async def create(self, spec: SandboxSpec) -> LocalSandbox:
+        """Makes the sandbox; a failure or a cancellation leaves nothing behind.
+
+        Raises:
+            UnsupportedError: This machine or provider can't make it.
+            UserError: A sandbox of that id exists.
+            InfrastructureError: It could not be started.
+            DeadlineError: It did not start in time.
+        """
+        reasons = self.problems(spec, await self.capabilities())
+        if reasons:
+            raise UnsupportedError("; ".join(reasons), concerns=spec.sandbox_id, hint=_UNSAFE_HINT if _NO_CONFINEMENT in reasons else None)
+        facts = self._first_facts(spec)
+        self._records.open(facts)
+        waits: dict[str, int] = {}
+        try:
+            work = asyncio.to_thread(self._make, facts, spec, waits)
+            facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
+            return await self._handle(facts, spec.epoch, spec.token, waits)
+        except BaseException:
+            Settling(waits).close()
+            with contextlib.suppress(InfrastructureError):  # the first error is the one to tell; `gc` finds what is left
+                await shielded(self.destroy(spec.sandbox_id), seconds=self._limits.teardown_seconds, what="removing the sandbox")
+            raise
+
+    async def attach(self, sandbox_id: str, *, epoch: int, token: str) -> LocalSandbox:
+        """A handle on an existing sandbox.
+
+        Raises:
+            SandboxNotFoundError: There is no record of it.
+            PlaceLostError: It was, and is gone.
+        """
+        facts = self._records.read(sandbox_id)
+        if facts is None:
+            known = next(work_dirs(self._work_root, sandbox_id), None)
+            hint = f"its folder {known[1]} is still there; `agent-env gc` removes it" if known else None
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} on this machine", concerns=sandbox_id, hint=hint)
+        lost = gone(facts, self._records.events(sandbox_id))
+        if lost is not None:
+            raise lost
+        return await self._handle(facts, epoch, token, {})
+
+    async def destroy(self, sandbox_id: str) -> bool:
+        """Removes it whole. Idempotent; of an id that this state root and work root don't know, nothing is touched.
+
+        Raises:
+            InfrastructureError: Something can't be removed; the record stays, so that it can be tried again.
+        """
+        facts = self._records.read(sandbox_id)
+        folders = [path for _, path in work_dirs(self._work_root, sandbox_id)]
+        if facts is None and not folders:
+            return False
+        facts = facts or Facts(sandbox_id, "", boot=boot_id())
+        async with deadline(self._limits.teardown_seconds, f"removing sandbox {sandbox_id}"):
+            await asyncio.to_thread(removal.stop, facts, limits=self._limits)
+            await self._remove_groups(facts)
+            await asyncio.to_thread(self._remove_folders, facts, folders)
+        return True
+
+    async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
+        """Every sandbox that carries these labels, also half-made ones and those whose record is lost."""
+        seen = set()
+        for sandbox_id in [*self._records.ids()]:
+            facts = self._records.read(sandbox_id)
+            if facts is None:
+                continue
+            seen.add(sandbox_id)
+            if labels.items() <= dict(facts.labels).items():
+                yield info_of(facts)
+        for sandbox_id, path in [*work_dirs(self._work_root)]:
+            found = read_labels(path)
+            if sandbox_id not in seen and found and labels.items() <= dict(found).items():
+                yield SandboxInfo(sandbox_id, found, alive=False, facts={"work_dir": str(path)})
+
+    async def aclose(self) -> None:
+        """Nothing is held."""
+
+    # What the machine gives
+
+    @property
+    def _work_root(self) -> Path:
+        return work_root(self._environ)
+
+    def _can_confine(self) -> bool:
+        match self._options.confiner:
+            case "bwrap":
+                return self.machine.bwrap is not None
+            case "helper":
+                return self.machine.is_root or not self.machine.user_namespaces
+        return self.machine.can_confine
+
+    def _levels(self) -> dict[str, Level]:
+        return control.levels(self.machine)
+
+    def _bwrap(self) -> str | None:
+        """For root always our own confiner, which gives each place private ids; for others bubblewrap, which some machines allow alone."""
+        if self._options.confiner == "helper" or (self.machine.is_root and self._options.confiner == "auto"):
+            return None
+        return self.machine.bwrap
+
+    def _network(self, policy: NetworkPolicy | None) -> Network:
+        mode = NetworkMode.ALLOW_ALL if policy is None else policy.mode
+        if mode is not NetworkMode.ALLOW_ALL:  # an allow-list without entries denies everything
+            return Network("none", "none")
+        if self._options.network != "machine" and self.machine.slirp is not None:
+            return Network("allow_all", "slirp4netns")
+        if self._options.network == "slirp4netns":
+            raise UnsupportedError(
+                f"slirp4netns is demanded by configuration: {self.machine.slirp_problem}", hint="apt install slirp4netns"
+            )
+        return Network("allow_all", "machine")
+
+    def _notes(self) -> Sequence[str]:
+        notes = []
+        if self._options.network == "machine" or self.machine.slirp is None:
+            why = self.machine.slirp_problem or "by configuration"
+            notes.append(
+                f"places that may use the network use this machine's own, with its loopback ({why}); slirp4netns would separate them"
+            )
+        levels = self._levels()
+        weak = [
+            f"{name} is {'watched' if level is Level.WATCHED else 'not limited'}"
+            for name, level in levels.items()
+            if level is not Level.HARD
+        ]
+        return [*notes, *weak]
+
+    # Making
+
+    def _first_facts(self, spec: SandboxSpec) -> Facts:
+        network = self._network(spec.network)
+        policy = spec.network or NetworkPolicy()
+        private = self.machine.is_root and self._bwrap() is None
+        maker = Identity.of(os.getpid())
+        return Facts(
+            sandbox_id=spec.sandbox_id,
+            work_dir=str(new_work_dir(self._work_root, spec.sandbox_id)),
+            labels=dict(spec.labels),
+            boot=boot_id(),
+            maker=maker.dump() if maker else {},
+            confiner="bwrap" if self._bwrap() else "helper",
+            cgroups=tuple(str(group.folder) for group in control.groups(self.machine, spec)),
+            base_uid=_private_range(spec.sandbox_id) if private else None,
+            network={"mode": network.mode, "how": network.how, "policy": policy.model_dump(mode="json")},
+            levels={name: level.value for name, level in self._levels().items()},
+            limits={"memory": spec.memory_bytes, "processes": spec.processes, "cpu": spec.cpu, "disk": spec.disk_bytes},
+            ttl_seconds=spec.ttl_seconds,
+            notes=tuple(self._notes()),
+        )
+
+    def _make(self, facts: Facts, spec: SandboxSpec, waits: dict[str, int]) -> Facts:
+        """In a worker thread: the folder, the groups, the processes, the record. Fills `waits`, also if it fails later."""
+        folder = self._records.folder(spec.sandbox_id)
+        work_dir = Path(facts.work_dir)
+        view = View(
+            machine=self.machine,
+            work_dir=work_dir,
+            sandbox_id=spec.sandbox_id,
+            network=Network(str(facts.network["mode"]), str(facts.network["how"])),
+            environ=self._environ,
+            extra=spec.env,
+            helper=link.helper_binary(),
+            base_uid=facts.base_uid,
+        )
+        try:
+            work_dir.parent.mkdir(parents=True, exist_ok=True)
+            work_dir.mkdir(mode=0o700)
+            view.build()
+            write_labels(work_dir, spec.sandbox_id, spec.labels)
+            groups = [str(control.make(group)) for group in control.groups(self.machine, spec)]
+        except OSError as error:
+            raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
+        with listening(folder / "helper.sock") as listener, link.config(spec, view.environment()) as config:
+            started = start(
+                Plan(
+                    helper=view.helper,
+                    own=self._own_options(facts, spec, groups, folder),
+                    view=view.arguments(),
+                    payload=link.payload(HELPER_INSIDE, listener.fileno(), config),
+                    environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: spec.sandbox_id},
+                    log=folder / "helper.log",
+                    keep=(listener.fileno(), config),
+                    network=facts.network["how"] == "slirp4netns",
+                    limited=bool(groups),
+                ),
+                seconds=self._limits.deploy_seconds,
+            )
+        running = replace(facts, phase="running", first=started.first.dump(), guardian=started.guardian.dump())
+        waits.update(started.waits)
+        self._records.write(running)
+        return running
+
+    def _own_options(self, facts: Facts, spec: SandboxSpec, groups: Sequence[str], folder: Path) -> Sequence[str]:
+        words = ["--events", str(folder / "events")]
+        bwrap = self._bwrap()
+        for group in groups:
+            words += ["--cgroup", group]
+        if facts.base_uid is not None:
+            for option in ("--uid-map", "--gid-map"):
+                words += [option, "0", str(facts.base_uid), str(_IDS_EACH)]
+        if spec.processes and facts.levels["processes"] == Level.HARD:
+            words += ["--processes", str(spec.processes + _SPARE_PROCESSES)]
+        if spec.memory_bytes and facts.levels["memory"] == Level.WATCHED:
+            words += ["--watch-memory", str(spec.memory_bytes)]
+        if spec.disk_bytes:
+            words += ["--file-size", str(spec.disk_bytes), "--watch-disk", str(spec.disk_bytes), facts.work_dir]
+        if facts.network["how"] == "slirp4netns":
+            words += ["--slirp", str(self.machine.slirp)]
+        return [*words, *(["--bwrap", bwrap] if bwrap else [])]
+
+    async def _handle(self, facts: Facts, epoch: int, token: str, waits: Mapping[str, int]) -> LocalSandbox:
+        folder = self._records.folder(facts.sandbox_id)
+        inner: Place = await link.connect(
+            folder / "helper.sock", place_id=facts.sandbox_id, labels=facts.labels, epoch=epoch, token=token, limits=self._limits
+        )
+        return LocalSandbox(facts, self._records, inner, Settling(waits), self._limits)
+
+    # Removing
+
+    async def _remove_groups(self, facts: Facts) -> None:
+        async def removed() -> bool | None:
+            return None if control.remove(facts.cgroups) else True
+
+        if control.remove(facts.cgroups):
+            await poll(
+                removed, within_seconds=self._limits.cleanup_seconds, what="emptying the sandbox's control groups", limits=self._limits
+            )
+
+    def _remove_folders(self, facts: Facts, folders: Sequence[Path]) -> None:
+        until = self._clock.monotonic() + self._limits.teardown_seconds
+        recorded = Path(facts.work_dir) if facts.work_dir else None
+        if recorded is not None and recorded.name.startswith(f"agent-env-{facts.sandbox_id}-"):
+            folders = [*folders, recorded]
+        for folder in dict.fromkeys(folders):
+            removal.remove_tree(folder, until=until)
+        removal.remove_state(self._records.folder(facts.sandbox_id))
+
+
+_NO_CONFINEMENT = "this machine can confine nothing: its users may not make user namespaces, and bubblewrap is not installed"
+_UNSAFE_HINT = (
+    "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), or install bubblewrap; "
+    "--unsafe-host runs without a sandbox, on a machine you can lose"
+)
+
+
+def _private_range(sandbox_id: str) -> int:
+    number = int.from_bytes(hashlib.sha256(sandbox_id.encode()).digest()[:8], "big")
+    return _FIRST_PRIVATE_ID + number % _RANGES * _IDS_EACH
+
+
+@contextlib.contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A socket at a path of any length: it is named through its folder's descriptor."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listener.listen(_BACKLOG)
+        yield listener
+    finally:
+        listener.close()
+        os.close(folder)

@@ -1,0 +1,206 @@
+"""What is written down about a sandbox of this machine, outside the sandbox: enough to find and remove all of it later.
+
+The record is written before anything is made and again when it runs. It never holds the place's token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_env.errors import StorageError, UserError
+from agent_env.sandboxes.local.processes import Identity, boot_id
+
+_ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.IGNORECASE)
+HOST = "host"
+"""The confiner of a place that is not confined at all."""
+_FACTS = "facts.json"
+_MAKING = ".making-"
+_LABELS = ".agentenv/sandbox.json"
+_MOST_LABEL_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A sandbox's record."""
+
+    sandbox_id: str
+    work_dir: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    boot: str = ""
+    phase: str = "making"
+    """`making`, then `running`."""
+    maker: Mapping[str, int] = field(default_factory=dict)
+    """The process that makes it; while it lives, a half-made sandbox is not anybody's to remove."""
+    confiner: str = ""
+    """`helper`, `bwrap`, or `host`."""
+    first: Mapping[str, int] = field(default_factory=dict)
+    """The place's PID 1, by its number out here."""
+    guardian: Mapping[str, int] = field(default_factory=dict)
+    helpers: tuple[Mapping[str, int], ...] = ()
+    """Networking."""
+    cgroups: tuple[str, ...] = ()
+    base_uid: int | None = None
+    """The first host id of its private range; None when it shares the user's own."""
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """`mode` as asked, `how` it is done, and `policy`."""
+    levels: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    ttl_seconds: float = 0.0
+    ports: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rebooted(self) -> bool:
+        """It was made in an earlier boot of this machine."""
+        return self.boot != boot_id()
+
+    @property
+    def alive(self) -> bool:
+        """Its first process runs, or it is still being made."""
+        if self.rebooted:
+            return False
+        identity = Identity.load(self.first if self.phase == "running" else self.maker)
+        return identity is not None and identity.alive
+
+
+class Records:
+    """The records below one state root: a private folder for each sandbox."""
+
+    def __init__(self, state_root: Path) -> None:
+        self.root = state_root / "sandboxes"
+
+    def folder(self, sandbox_id: str) -> Path:
+        """Where its record, log, events and socket are.
+
+        Raises:
+            UserError: That is no sandbox id.
+        """
+        if not _ID.fullmatch(sandbox_id):
+            raise UserError(f"{sandbox_id!r} is no sandbox id", hint="such as local-1f2e3d4c")
+        return self.root / sandbox_id
+
+    def open(self, facts: Facts) -> Path:
+        """Makes the folder and writes the first record.
+
+        Raises:
+            UserError: A sandbox of that id exists.
+        """
+        folder = self.folder(facts.sandbox_id)
+        making = self.root / f"{_MAKING}{os.getpid()}-{facts.sandbox_id}"
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            making.mkdir(mode=0o700)
+            (making / _FACTS).write_text(_text(facts))
+            making.rename(folder)  # the folder never exists without its record
+        except OSError as error:
+            shutil.rmtree(making, ignore_errors=True)
+            if error.errno in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise UserError(f"a sandbox {facts.sandbox_id!r} exists already", concerns=facts.sandbox_id) from error
+            raise StorageError(f"can't make {folder}: {error.strerror}", concerns=facts.sandbox_id) from error
+        return folder
+
+    def write(self, facts: Facts) -> None:
+        """Replaces the record, whole or not at all.
+
+        Raises:
+            StorageError: It can't be written.
+        """
+        target = self.folder(facts.sandbox_id) / _FACTS
+        fresh = target.with_name(f".facts-{secrets.token_hex(4)}")
+        try:
+            fresh.write_text(_text(facts))
+            fresh.replace(target)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise StorageError(f"can't write {target}: {error.strerror}", concerns=facts.sandbox_id) from error
+
+    def read(self, sandbox_id: str) -> Facts | None:
+        """The record; None when there is none. A record that was cut is taken as an empty one."""
+        try:
+            data = json.loads((self.folder(sandbox_id) / _FACTS).read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            data = None
+        if not isinstance(data, dict) or data.get("sandbox_id") != sandbox_id:
+            return Facts(sandbox_id, "")
+        known = {name: data[name] for name in Facts.__dataclass_fields__ if name in data}
+        for name in ("helpers", "cgroups", "notes"):
+            known[name] = tuple(known.get(name, ()))
+        return Facts(**known)
+
+    def ids(self) -> Iterator[str]:
+        """Every sandbox with a record here."""
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(self.root.iterdir()):
+                if path.name.startswith(_MAKING):
+                    self._forget_cut(path)
+                elif path.is_dir() and not path.is_symlink():
+                    yield path.name
+
+    def _forget_cut(self, path: Path) -> None:
+        """A record that was being written when its process died: nothing had been made yet."""
+        pid = path.name.removeprefix(_MAKING).partition("-")[0]
+        if not pid.isdigit() or Identity.of(int(pid)) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def events(self, sandbox_id: str) -> list[dict[str, Any]]:
+        """What its guardian reported, oldest first."""
+        events = []
+        with contextlib.suppress(OSError):
+            for line in (self.folder(sandbox_id) / "events").read_bytes().splitlines():
+                with contextlib.suppress(ValueError):
+                    events.append(json.loads(line))
+        return events
+
+
+def _text(facts: Facts) -> str:
+    return json.dumps(asdict(facts), default=dict)
+
+
+def work_root(environ: Mapping[str, str]) -> Path:
+    """Where the sandboxes' own folders are: `$AGENT_ENV_LOCAL_SANDBOX_DIR`, else `~/.agent-env-sandboxes`."""
+    named = environ.get("AGENT_ENV_LOCAL_SANDBOX_DIR", "")
+    home = environ.get("HOME", "")
+    return Path(named).absolute() if named else (Path(home) if home else Path.home()) / ".agent-env-sandboxes"
+
+
+def new_work_dir(root: Path, sandbox_id: str) -> Path:
+    """A name for its folder that nothing has yet."""
+    return root / f"agent-env-{sandbox_id}-{secrets.token_hex(4)}"
+
+
+def work_dirs(root: Path, sandbox_id: str | None = None) -> Iterator[tuple[str, Path]]:
+    """Sandbox ids and folders directly below the root; links are not folders."""
+    pattern = f"agent-env-{sandbox_id or '*'}-*"
+    for path in sorted(root.glob(pattern)):
+        name = path.name.removeprefix("agent-env-").rpartition("-")[0]
+        if path.is_dir() and not path.is_symlink() and name and (sandbox_id is None or name == sandbox_id):
+            yield name, path
+
+
+def write_labels(work_dir: Path, sandbox_id: str, labels: Mapping[str, str]) -> None:
+    """Marks the folder, for the day on which the record is lost."""
+    (work_dir / _LABELS).write_text(json.dumps({"sandbox_id": sandbox_id, "labels": dict(labels)}))
+
+
+def read_labels(work_dir: Path) -> Mapping[str, str]:
+    """The labels that a folder carries; none when it carries none that can be read. What is inside is not trusted further."""
+    try:
+        handle = os.open(work_dir / _LABELS, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(handle, "rb") as file:
+            labels = json.loads(file.read(_MOST_LABEL_BYTES))["labels"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {str(key): str(value) for key, value in labels.items()} if isinstance(labels, dict) else {}

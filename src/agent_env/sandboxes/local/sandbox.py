@@ -1,0 +1,285 @@
+"""A live handle on a sandbox of this machine, and its machine place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path, PurePosixPath
+
+from agent_env.defaults import Limits
+from agent_env.documents.network import NetworkPolicy
+from agent_env.errors import PlaceLostError, UnsupportedError
+from agent_env.places import Command, Completed, Ending, Entry, LedgerEntry, Missing, Place, PlaceKind, Process, Published, Upload
+from agent_env.places.endpoint import LOOPBACK
+from agent_env.sandboxes.contract import Level, SandboxInfo
+from agent_env.sandboxes.local import limits as control
+from agent_env.sandboxes.local.records import Facts, Records
+from agent_env.waiting import deadline
+
+CONTAINER_MARKER = ".agent-container-mode"
+PORT_MAP = ".port-map.json"
+
+
+class Settling:
+    """What a fresh place still waits for before its first command: its network, and its control groups.
+
+    Files can be moved meanwhile, so the milliseconds are usually over before a command comes.
+    """
+
+    def __init__(self, waits: Mapping[str, int]) -> None:
+        self._waits = dict(waits)
+        self._lock = asyncio.Lock()
+        self.failed: set[str] = set()
+
+    async def wait(self, seconds: float) -> None:
+        """Returns when everything is ready or has failed; at once from the second time on.
+
+        Raises:
+            DeadlineError: It took too long.
+        """
+        if not self._waits:
+            return
+        async with self._lock, deadline(seconds, "the sandbox's network and limits"):
+            while self._waits:
+                name, descriptor = next(iter(self._waits.items()))
+                if not await _one_byte(descriptor):
+                    self.failed.add(name)
+                os.close(self._waits.pop(name))
+
+    def close(self) -> None:
+        """Lets go, whatever the state."""
+        while self._waits:
+            os.close(self._waits.popitem()[1])
+
+
+async def _one_byte(descriptor: int) -> bool:
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def tell() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(descriptor, tell)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(descriptor)
+    return bool(os.read(descriptor, 1))
+
+
+class LimitWatch:
+    """Tells when a limit of the place was reached: by the kernel's counters and by the guardian's reports."""
+
+    def __init__(self, facts: Facts, events: Path) -> None:
+        self._groups = [folder for folder in facts.cgroups if "memory" in folder or facts.levels.get("memory") == Level.HARD]
+        self._limits = facts.limits
+        self._events = events
+
+    def snapshot(self) -> tuple[int, int]:
+        """How much has been reported so far."""
+        size = 0
+        with contextlib.suppress(OSError):
+            size = self._events.stat().st_size
+        return control.oom_kills(self._groups), size
+
+    def since(self, before: tuple[int, int]) -> str:
+        """What limit was reached since then; empty when none was."""
+        kills, size = self.snapshot()
+        if kills > before[0]:
+            return f"the place's memory limit of {self._limits.get('memory', 0):.0f} bytes was reached; the kernel ended a process"
+        if size > before[1]:
+            with contextlib.suppress(OSError), self._events.open("rb") as file:
+                file.seek(before[1])
+                reported = file.read()
+                for kind in ("memory", "disk"):
+                    if f'"event": "{kind}"'.encode() in reported:
+                        return f"the place's {kind} limit of {self._limits.get(kind, 0):.0f} bytes was reached; its commands were ended"
+        return ""
+
+
+class LocalPlace:
+    """The machine place: the helper's, with the place's own limits told apart from a command's own ending."""
+
+    def __init__(self, inner: Place, settling: Settling, watch: LimitWatch, limits: Limits) -> None:
+        self._inner = inner
+        self._settling = settling
+        self._watch = watch
+        self._limits = limits
+
+    @property
+    def id(self) -> str:
+        """The sandbox's id."""
+        return self._inner.id
+
+    @property
+    def kind(self) -> PlaceKind:
+        """A machine."""
+        return PlaceKind.MACHINE
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The sandbox's labels."""
+        return self._inner.labels
+
+    async def run(self, command: Command) -> Completed:
+        """As the contract says. A command that ends badly while a limit of the *place* was reached is `LOST`, never a score."""
+        await self._settling.wait(self._limits.connect_seconds)
+        before = self._watch.snapshot()
+        completed = await self._inner.run(command)
+        if completed.ok or completed.ending is Ending.TIMED_OUT:
+            return completed
+        reached = self._watch.since(before)
+        return replace(completed, ending=Ending.LOST, detail=reached) if reached else completed
+
+    async def start(self, command: Command) -> Process:
+        """As the contract says."""
+        await self._settling.wait(self._limits.connect_seconds)
+        return await self._inner.start(command)
+
+    async def put(self, uploads: Sequence[Upload], *, owner: str | None = None) -> None:
+        """As the contract says."""
+        await self._inner.put(uploads, owner=owner)
+
+    async def get(
+        self, paths: Sequence[PurePosixPath], into: Path, *, limit_bytes: int | None = None
+    ) -> Mapping[PurePosixPath, Path | Missing]:
+        """As the contract says."""
+        return await self._inner.get(paths, into, limit_bytes=limit_bytes)
+
+    async def read(self, path: PurePosixPath, *, limit_bytes: int | None = None) -> bytes | Missing:
+        """As the contract says."""
+        return await self._inner.read(path, limit_bytes=limit_bytes)
+
+    async def stat(
+        self, paths: Sequence[PurePosixPath], *, follow: bool = True, digest: bool = False
+    ) -> Mapping[PurePosixPath, Entry | Missing]:
+        """As the contract says."""
+        return await self._inner.stat(paths, follow=follow, digest=digest)
+
+    def walk(self, root: PurePosixPath, *, digest: bool = False) -> AsyncIterator[Entry]:
+        """As the contract says."""
+        return self._inner.walk(root, digest=digest)
+
+    async def remove(self, paths: Sequence[PurePosixPath]) -> None:
+        """As the contract says."""
+        await self._inner.remove(paths)
+
+    async def stop_attempt(self, attempt: str) -> int:
+        """As the contract says."""
+        return await self._inner.stop_attempt(attempt)
+
+    async def ledger(self) -> Sequence[LedgerEntry]:
+        """As the contract says."""
+        return await self._inner.ledger()
+
+    async def aclose(self) -> None:
+        """As the contract says."""
+        await self._inner.aclose()
+
+
+class LocalSandbox:
+    """A sandbox of this machine: one confined machine place."""
+
+    def __init__(self, facts: Facts, records: Records, inner: Place, settling: Settling, limits: Limits) -> None:
+        self._facts = facts
+        self._settling = settling
+        watch = LimitWatch(facts, records.folder(facts.sandbox_id) / "events")
+        self._place = LocalPlace(inner, settling, watch, limits)
+
+    @property
+    def info(self) -> SandboxInfo:
+        """What the journal keeps of it."""
+        return info_of(self._facts)
+
+    @property
+    def levels(self) -> Mapping[str, Level]:
+        """How each limit holds in it."""
+        return {name: Level(value) for name, value in self._facts.levels.items()}
+
+    @property
+    def published(self) -> Published:
+        """Its ports, on this machine's loopback."""
+        ports = {int(served): int(port) for served, port in self._facts.ports.items()}
+        return Published({served: f"http://{LOOPBACK}:{port}" for served, port in ports.items()}, ports, (LOOPBACK,))
+
+    @property
+    def network(self) -> NetworkPolicy:
+        """The policy in force."""
+        return NetworkPolicy.model_validate(self._facts.network.get("policy", {}))
+
+    @property
+    def work_dir(self) -> Path:
+        """Its folder on this machine, which is the place's root."""
+        return Path(self._facts.work_dir)
+
+    @property
+    def container_name(self) -> str:
+        """What a container of its own would be called."""
+        return self.scoped_name("agent")
+
+    @property
+    def owns_container(self) -> bool:
+        """A container of its own was recorded by the marker file."""
+        return (self.work_dir / CONTAINER_MARKER).is_file()
+
+    def scoped_name(self, name: str) -> str:
+        """A name that belongs to this sandbox alone."""
+        return f"{name}-{self._facts.sandbox_id}"
+
+    async def machine(self) -> Place:
+        """The machine place."""
+        return self._place
+
+    async def container(self, container_id: str) -> Place:
+        """There is none: a machine place runs no containers by itself.
+
+        Raises:
+            UnsupportedError: Always.
+        """
+        raise UnsupportedError(
+            f"sandbox {self._facts.sandbox_id} is a confined machine place, without a container engine; it has no container {container_id}",
+            concerns=self._facts.sandbox_id,
+        )
+
+    async def aclose(self) -> None:
+        """Lets go of the connection; the sandbox goes on."""
+        self._settling.close()
+        await self._place.aclose()
+
+
+def info_of(facts: Facts) -> SandboxInfo:
+    """A record as the journal keeps it."""
+    data = {name: value for name, value in asdict(facts).items() if name not in {"sandbox_id", "labels"}}
+    return SandboxInfo(facts.sandbox_id, dict(facts.labels), facts.alive, data)
+
+
+def gone(facts: Facts, events: Sequence[Mapping[str, object]]) -> PlaceLostError | None:
+    """Why a recorded sandbox can't be reached; None when it lives."""
+    if facts.alive:
+        return None
+    if facts.rebooted:
+        return PlaceLostError(
+            f"sandbox {facts.sandbox_id} was lost when this machine restarted",
+            concerns=facts.sandbox_id,
+            hint="resume with --redeploy to make it again",
+        )
+    ended = next((event for event in reversed(events) if event.get("event") == "ended"), None)
+    how = "was never finished" if facts.phase != "running" else f"has ended ({_ending(ended)})"
+    return PlaceLostError(f"sandbox {facts.sandbox_id} {how}", concerns=facts.sandbox_id, hint="resume with --redeploy to make it again")
+
+
+def _ending(event: Mapping[str, object] | None) -> str:
+    match event:
+        case {"signal": 9}:
+            return "it was killed"
+        case {"signal": number}:
+            return f"signal {number}"
+        case {"exit_code": 0}:
+            return "its time was over, or it was told to"
+        case {"exit_code": code}:
+            return f"exit code {code}"
+    return "nobody saw how"

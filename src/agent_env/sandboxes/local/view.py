@@ -1,0 +1,269 @@
+"""What a confined place sees: its own folder as the root, the machine's /usr over it read-only, and a minimal /etc.
+
+Gives one argument vector that bubblewrap and `helper confine` both understand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent_env.places.endpoint import is_local
+from agent_env.sandboxes.local.probe import Machine
+from agent_env.sandboxes.local.processes import MARKER
+
+HELPER_INSIDE = "/.agentenv/helper"
+PYTHON_INSIDE = "/opt/python"
+SLIRP_RESOLVER = "10.0.2.3"
+_SUDO_INSIDE = ".agentenv/bin/sudo"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# Every call here is paid by every sandbox, so there is no more than programs expect.
+_OPEN_FOLDERS = ("tmp", "var/tmp")
+_FOLDERS = (
+    ".agentenv",
+    ".agentenv/bin",
+    "app",
+    "work",
+    "loaded",
+    "home",
+    "root",
+    "run",
+    "mnt",
+    "opt",
+    "var",
+    "var/log",
+    "var/lib",
+    "etc",
+    "etc/agentenv",
+    *_OPEN_FOLDERS,
+)
+
+_FILES: Mapping[str, str] = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+    "etc/services": "ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n",
+    "etc/shells": "/bin/sh\n",
+}
+
+# Public parts of the machine's /etc that programs below /usr need in order to start, to speak TLS and to tell the time.
+_SHARED_ETC = (
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/mime.types",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/os-release",
+    "/etc/fonts",
+)
+
+_KEPT_VARIABLES = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy")
+_CERTIFICATE_VARIABLES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "AWS_CA_BUNDLE",
+    "NIX_SSL_CERT_FILE",
+    "HTTPLIB2_CA_CERTS",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "CARGO_HTTP_CAINFO",
+)
+
+SUDO = r"""#!/bin/sh
+# This place has one user, root. So sudo runs what it is given.
+login=
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --) shift; break ;;
+    -u | --user | -g | --group)
+      case "$2" in root | 0 | '#0') ;; *) echo "sudo: this place has one user, root; it can't become $2" >&2; exit 1 ;; esac
+      shift 2 ;;
+    --user=root | --group=root | -uroot) shift ;;
+    -C | -D | -h | -p | -R | -r | -T | -t | -U | --chdir | --host | --prompt | --role | --type | --command-timeout)
+      case "$1" in -D | --chdir) cd "$2" || exit 1 ;; esac
+      shift 2 ;;
+    -i | -s | --login | --shell) login=1; shift ;;
+    -v | -K | -k | --validate | --reset-timestamp | --remove-timestamp) [ $# -gt 1 ] || exit 0; shift ;;
+    -*) shift ;;
+    [A-Za-z_]*=*) export "$1"; shift ;;
+    *) break ;;
+  esac
+done
+while [ $# -gt 0 ]; do
+  case "$1" in [A-Za-z_]*=*) export "$1"; shift ;; *) break ;; esac
+done
+if [ -n "$login" ]; then
+  [ $# -eq 0 ] && exec "${SHELL:-/bin/sh}"
+  exec "${SHELL:-/bin/sh}" -c '"$0" "$@"' "$@"
+fi
+[ $# -gt 0 ] || { echo "sudo: no command given" >&2; exit 1; }
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How a place reaches the outside."""
+
+    mode: str
+    """`none` or `allow_all`."""
+    how: str
+    """`none`, `slirp4netns`, or `machine`: this machine's own network, shared."""
+
+    @property
+    def own_namespace(self) -> bool:
+        """The place has interfaces of its own."""
+        return self.how != "machine"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A place's root and environment, to be made in `work_dir`."""
+
+    machine: Machine
+    work_dir: Path
+    sandbox_id: str
+    network: Network
+    environ: Mapping[str, str]
+    """This machine's own environment, of which a few variables are let through."""
+    extra: Mapping[str, str]
+    """What the sandbox's spec adds to the environment."""
+    helper: Path
+    base_uid: int | None = None
+
+    def build(self) -> None:
+        """Fills the fresh work folder.
+
+        Raises:
+            OSError: It can't be written.
+        """
+        files = {**_FILES, **self._network_files(), _SUDO_INSIDE: SUDO}
+        root = os.open(self.work_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in _FOLDERS:
+                os.mkdir(name, 0o755, dir_fd=root)
+            for name in _OPEN_FOLDERS:
+                os.chmod(name, 0o1777, dir_fd=root)
+            for name, text in files.items():
+                _write(name, text.encode(), root)
+            for source, name in self._copied_certificates():
+                _write(name, source.read_bytes(), root)
+            if self.base_uid is not None:
+                for name in (".", *_FOLDERS, *files):
+                    os.chown(name, self.base_uid, self.base_uid, dir_fd=root)
+        finally:
+            os.close(root)
+
+    def arguments(self) -> list[str]:
+        """The namespaces and mounts, in the spelling of bubblewrap."""
+        words = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "cgroup-try")]
+        words += ["--uid", "0", "--gid", "0", "--as-pid-1"]
+        words += ["--disable-userns", *(["--unshare-net"] if self.network.own_namespace else [])]
+        words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/"]
+        words += ["--ro-bind", "/usr", "/usr"]
+        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+            words += self._top_level(Path("/") / name)
+        for name in _SHARED_ETC:
+            if Path(name).exists():
+                words += ["--ro-bind", name, name]
+        if self.machine.python is not None:
+            words += ["--ro-bind", str(self.machine.python), PYTHON_INSIDE]
+        if Path("/usr/bin/sudo").exists():
+            words += ["--ro-bind", str(self.work_dir / _SUDO_INSIDE), "/usr/bin/sudo"]
+        words += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", str(self.helper), HELPER_INSIDE, "--chdir", "/app"]
+        return words
+
+    def environment(self) -> dict[str, str]:
+        """The place's own environment: an allow-list, never this process's."""
+        path = ":".join(([f"{PYTHON_INSIDE}/bin"] if self.machine.python else []) + [_PATH, "/.agentenv/bin"])
+        made = {name: self.environ[name] for name in _KEPT_VARIABLES if name in self.environ}
+        made.setdefault("LANG", "C.UTF-8")
+        made |= {"PATH": path, "HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh"}
+        # The one user can't give files away, which is what tar, as root, would try.
+        made["TAR_OPTIONS"] = "--no-same-owner"
+        if self.network.mode != "none":
+            made |= self._proxies() | {name: inside for name, _, inside in self._certificates()}
+        return made | dict(self.extra) | {MARKER: self.sandbox_id}
+
+    def _top_level(self, path: Path) -> list[str]:
+        """A folder such as /bin as this machine has it: a link into /usr, or a folder of its own."""
+        if path.is_symlink():
+            return ["--symlink", str(path.readlink()), str(path)]
+        return ["--ro-bind", str(path), str(path)] if path.is_dir() else []
+
+    def _network_files(self) -> dict[str, str]:
+        name = self.sandbox_id[:64]
+        return {
+            "etc/hostname": f"{name}\n",
+            "etc/hosts": f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {name}\n",
+            "etc/resolv.conf": self._resolver(),
+        }
+
+    def _resolver(self) -> str:
+        if self.network.how == "none":
+            return ""
+        try:
+            lines = Path("/etc/resolv.conf").read_text(errors="replace").splitlines()
+        except OSError:
+            lines = []
+        if self.network.how == "machine":
+            return "".join(f"{line}\n" for line in lines)
+        kept = [line for line in lines if line.split()[:1] in (["search"], ["options"])]
+        return "".join(f"{line}\n" for line in [f"nameserver {SLIRP_RESOLVER}", *kept])
+
+    def _proxies(self) -> dict[str, str]:
+        found = {}
+        for name in (*_PROXY_VARIABLES, *(name.upper() for name in _PROXY_VARIABLES)):
+            value = self.environ.get(name)
+            unreachable = self.network.own_namespace and not name.lower().startswith("no_") and _on_loopback(value or "")
+            if value and not unreachable:
+                found[name] = value
+        return found
+
+    def _certificates(self) -> Iterator[tuple[str, Path | None, str]]:
+        """Variable, file to be copied in (None where the inside sees it anyway), and path inside."""
+        for name in _CERTIFICATE_VARIABLES:
+            value = self.environ.get(name)
+            if not value:
+                continue
+            path = Path(value)
+            if any(path.is_relative_to(shown) for shown in ("/usr", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")):
+                yield name, None, value
+            elif path.is_file():
+                yield name, path, f"/etc/agentenv/{path.name}"
+
+    def _copied_certificates(self) -> Iterator[tuple[Path, str]]:
+        if self.network.mode == "none":
+            return
+        for _, source, inside in self._certificates():
+            if source is not None:
+                yield source, inside.lstrip("/")
+
+
+def _write(name: str, content: bytes, folder: int) -> None:
+    mode = 0o755 if name == _SUDO_INSIDE else 0o644
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
+    with open(handle, "wb", buffering=0) as file:
+        file.write(content)
+
+
+def host_environment(environ: Mapping[str, str], work_dir: Path, sandbox_id: str) -> dict[str, str]:
+    """The environment of a place that is this machine itself: the same allow-list, with the machine's own paths."""
+    names = (*_KEPT_VARIABLES, *_PROXY_VARIABLES, *(name.upper() for name in _PROXY_VARIABLES), *_CERTIFICATE_VARIABLES)
+    made = {name: environ[name] for name in names if name in environ}
+    return made | {"PATH": environ.get("PATH", _PATH), "HOME": str(work_dir), MARKER: sandbox_id}
+
+
+def _on_loopback(proxy: str) -> bool:
+    return is_local(proxy if "://" in proxy else f"http://{proxy}")
