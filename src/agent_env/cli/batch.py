@@ -160,9 +160,9 @@ async def together(works: Sequence[Any]) -> None:
             for task in pending:
                 task.cancel()
             pending = {task for task in pending if not task.done()}
-    errors = [error for task in tasks if not task.cancelled() and (error := task.exception())]
-    if errors:
-        raise errors[0]
+    failed = next((task for task in tasks if not task.cancelled() and task.exception()), None)
+    if failed is not None:
+        failed.result()
     if cancelled is not None:
         raise cancelled
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from agent_env.cli.output import note, table, write_json
 from agent_env.cli.rows import review_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores
 
 
-async def decide(run: str, step: str, decision: str, by: str | None) -> dict[str, Any]:
+async def decide(run: str, step: str, decision: Literal["continue", "abort"], by: str | None) -> dict[str, Any]:
     """Records a decision; a process of this machine that waits for it hears at once."""
-    from agent_env.engine.control import ask, run_folder
-
     who = by or _user()
     async with opened_engine() as engine:
         run_id = find_run(engine.stores, run).run_id
-        request = {"do": "review", "step_id": step, "decision": decision, "by": who}
-        answered = await ask(run_folder(engine.config.state_root, run_id), request, limits=engine.limits)
-        if answered is None:
-            await engine.stores.journal.decide(run_id, step, decision, who)
+        await engine.decide(run_id, step, decision, who)
     return {"run_id": run_id, "step_id": step, "decision": decision, "decided_by": who}
 
 

@@ -9,15 +9,20 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from agent_env.cli.boundary import InterruptionError
 from agent_env.cli.output import note
+from agent_env.cli.state import state_of
 
 if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
     from agent_env.config import Config
     from agent_env.engine import Engine
     from agent_env.engine.options import Stores
     from agent_env.places import Place
     from agent_env.stores import RunRow, StoredRun
+    from agent_env.stores.opening import Memory
 
 T = TypeVar("T")
 
@@ -33,15 +38,22 @@ def configuration() -> Config:
 
 
 @contextmanager
-def opened_stores(config: Config | None = None) -> Iterator[Stores]:
-    """The stores of this installation."""
-    from agent_env.engine import open_stores
+def opened_stores(config: Config | None = None) -> Iterator[Memory]:
+    """The stores of this installation, without the engine: looking back must be quick."""
+    from agent_env.stores.opening import open_memory
 
-    with open_stores(config or configuration()) as stores:
-        yield stores
+    with open_memory(config or configuration()) as memory:
+        yield memory
 
 
-def find_run(stores: Stores, prefix: str) -> RunRow:
+def artifacts_of(memory: Memory) -> Artifacts:
+    """The artifacts in these stores."""
+    from agent_env.artifacts import Artifacts
+
+    return Artifacts(memory.documents, memory.objects)
+
+
+def find_run(stores: Memory | Stores, prefix: str) -> RunRow:
     """The run of that id, or whose id starts so.
 
     Raises:
@@ -54,9 +66,11 @@ def find_run(stores: Stores, prefix: str) -> RunRow:
 def context_of(stored: StoredRun) -> dict[str, Any]:
     """A run's context as it is recorded, without secrets."""
     from agent_env.documents.context import safe_context
-    from agent_env.engine import stored_context
+    from agent_env.engine.context import Fold
+    from agent_env.engine.execution import committed_of
 
-    return safe_context(stored_context(stored))
+    ended = [committed for attempt in stored.attempts if (committed := committed_of(attempt)) is not None]
+    return safe_context(Fold.of(stored.context or {}, ended, stored.resets).context)
 
 
 @asynccontextmanager
@@ -70,9 +84,12 @@ async def opened_place(target: str) -> AsyncIterator[Place]:
 @asynccontextmanager
 async def opened_engine(config: Config | None = None) -> AsyncIterator[Engine]:
     """The engine over this installation's stores."""
-    from agent_env.engine import open_engine
+    from agent_env.engine.opening import open_engine
 
     async with open_engine(config or configuration()) as engine:
+        context = click.get_current_context(silent=True)
+        if context is not None:
+            state_of(context).redact.also(engine.redactor.redact)
         yield engine
 
 

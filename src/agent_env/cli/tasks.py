@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 
 if TYPE_CHECKING:
-    from agent_env.engine import Stores, TaskPlan
+    from agent_env.artifacts import Artifacts
+    from agent_env.engine import TaskPlan
     from agent_env.stores import Document, Documents
 
 COLLECTION = "tasks"
@@ -36,7 +37,8 @@ def stored_task(documents: Documents, id: str, version: int | None = None) -> Do
 
 
 def planned(
-    stores: Stores,
+    documents: Documents,
+    artifacts: Artifacts,
     id: str,
     version: int | None = None,
     *,
@@ -50,20 +52,22 @@ def planned(
     from agent_env.documents.task import parse_task
     from agent_env.engine import plan_task
 
-    document = stored_task(stores.documents, id, version)
+    document = stored_task(documents, id, version)
     source = f"{id} v{document.version}"
     task = replace(parse_task(document.body, source=source, task_id=id), version=document.version)
-    return plan_task(task, source=source, artifacts=stores.artifacts, overrides=overrides, preset=preset, strict=strict)
+    return plan_task(task, source=source, artifacts=artifacts, overrides=overrides, preset=preset, strict=strict)
 
 
-def planned_file(stores: Stores, path: Path, id: str, *, overrides: Mapping[str, Any] | None = None, strict: bool = False) -> TaskPlan:
+def planned_file(
+    artifacts: Artifacts, path: Path, id: str, *, overrides: Mapping[str, Any] | None = None, strict: bool = False
+) -> TaskPlan:
     """A task in a file, checked and ready to run."""
     from agent_env.cli.files import read_document
     from agent_env.documents.task import parse_task
     from agent_env.engine import plan_task
 
     task = parse_task(read_document(path), source=str(path), task_id=id)
-    return plan_task(task, source=str(path), artifacts=stores.artifacts, overrides=overrides, strict=strict)
+    return plan_task(task, source=str(path), artifacts=artifacts, overrides=overrides, strict=strict)
 
 
 def start_context(given: Path | None, *, agent_model: str | None, agent_artifact_id: str | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import click
 
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import opened_stores
+from agent_env.cli.session import artifacts_of, opened_stores
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) 
     if not path.exists():
         raise NotFoundError(f"{path} does not exist")
     with opened_stores() as stores:
-        stored = _put(stores.artifacts, path, id, kind or _kind(path), fields)
+        stored = _put(artifacts_of(stores), path, id, kind or _kind(path), fields)
     if as_json:
         write_json(_facts(stored))
     else:
@@ -55,13 +55,13 @@ def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) 
 def get(id: str, version: int | None, output: Path | None, as_json: bool) -> None:
     """Show an artifact and its files, or write them into a folder."""
     with opened_stores() as stores:
-        found = stores.artifacts.get(id, version)
-        files = stores.artifacts.files(id, version)
+        found = artifacts_of(stores).get(id, version)
+        files = artifacts_of(stores).files(id, version)
         facts = _facts(found)
         facts["files"] = [{"path": name, "size": ref.size, "sha256": ref.sha256, "mode": f"{ref.mode:04o}"} for name, ref in files.items()]
         if output is not None:
             for name, ref in files.items():
-                _write(output, name, stores.artifacts.read(ref), ref.mode)
+                _write(output, name, artifacts_of(stores).read(ref), ref.mode)
             facts["output"] = str(output)
     if as_json:
         write_json({**facts, "document": found.body})
@@ -101,7 +101,7 @@ def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
     """Remove artifacts. Their bytes go with the next `agent-env gc`, unless something else holds the same."""
     with opened_stores() as stores:
         for name in id:
-            stores.artifacts.get(name, version)  # says what is near when it does not exist
+            artifacts_of(stores).get(name, version)  # says what is near when it does not exist
         for name in id:
             stores.documents.delete(COLLECTION, name, version)
     if as_json:

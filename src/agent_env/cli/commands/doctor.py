@@ -109,11 +109,13 @@ def _levels(checks: list[Check]) -> dict[str, Any]:
         return {}
     import asyncio
 
-    from agent_env.cli.session import opened_engine
+    from agent_env.engine.opening import providers_of
 
     async def ask() -> dict[str, Any]:
-        async with opened_engine(_config()) as engine:
-            capabilities = await engine.providers("local").capabilities()
-            return {name: str(level) for name, level in capabilities.limits.items()}
+        provider = providers_of(_config())("local")
+        try:
+            return {name: str(level) for name, level in (await provider.capabilities()).limits.items()}
+        finally:
+            await provider.aclose()
 
     return asyncio.run(ask())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -132,12 +132,11 @@ def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
         raise UsageError("name a run, or give --context-json FILE", hint="agent-env runs teardown --help")
 
     async def work() -> TeardownReport:
-        if context_json is not None:
-            from agent_env.cli.files import read_context_file
-            from agent_env.engine import teardown_run
-
-            return await teardown_run(read_context_file(context_json))
         async with opened_engine() as engine:
+            if context_json is not None:
+                from agent_env.cli.files import read_context_file
+
+                return await engine.teardown_context(read_context_file(context_json))
             return await engine.teardown(find_run(engine.stores, str(run)).run_id)
 
     report = run_async(work)
@@ -189,7 +188,7 @@ def rm(run: tuple[str, ...], as_json: bool) -> None:
 @click.argument("decision", required=False, type=click.Choice(["continue", "abort"]))
 @click.option("--by", help="Who decides; your user name by default.")
 @json_option
-def review(run: str | None, step: str | None, decision: str | None, by: str | None, as_json: bool) -> None:
+def review(run: str | None, step: str | None, decision: Literal["continue", "abort"] | None, by: str | None, as_json: bool) -> None:
     """List the reviews that wait for a person, or decide one: RUN STEP continue|abort."""
     from agent_env.cli.reviewing import decide, show_pending
 

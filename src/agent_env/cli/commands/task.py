@@ -11,7 +11,7 @@ import click
 
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import opened_stores
+from agent_env.cli.session import artifacts_of, configuration, opened_stores
 from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
     with opened_stores() as stores:
         if not skip_validation:
             try:
-                plan_task(parsed, source=str(file), artifacts=stores.artifacts)
+                plan_task(parsed, source=str(file), artifacts=artifacts_of(stores))
             except ProblemsError as error:
                 error.hint = "nothing was saved; --skip-validation saves it anyway"
                 raise
@@ -102,7 +102,7 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     from agent_env.cli.tasks import planned
 
     with opened_stores() as stores:
-        plan = planned(stores, id, version, strict=strict)
+        plan = planned(stores.documents, artifacts_of(stores), id, version, strict=strict)
     warnings = [str(warning) for warning in plan.warnings]
     if as_json:
         write_json({"id": id, "version": plan.version, "steps": len(plan.steps), "warnings": warnings, "problems": []})
@@ -230,14 +230,17 @@ def run(id: str, version: int | None, **given: Any) -> int:
 
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.tasks import planned, start_context
-    from agent_env.engine import RunOptions, default_concurrency
+    from agent_env.engine import RunOptions
+    from agent_env.engine.opening import default_concurrency
 
     overrides = _overrides(given)
     context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
     group = secrets.token_hex(16)
 
     def prepare(engine: Engine) -> list[Job]:
-        plan = planned(engine.stores, id, version, overrides=overrides, preset=context, strict=given["strict"])
+        plan = planned(
+            engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, preset=context, strict=given["strict"]
+        )
         return [
             Job(
                 id,
@@ -250,13 +253,12 @@ def run(id: str, version: int | None, **given: Any) -> int:
                     group_id=group,
                     attempt_index=number,
                     overrides=overrides,
-                    strict=given["strict"],
                 ),
             )
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"] or default_concurrency(), _presentation(id, "run", given))
+    return run_jobs(prepare, given["concurrency"] or default_concurrency(configuration()), _presentation(id, "run", given))
 
 
 @task.command("run-batch")
@@ -278,7 +280,7 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     group = secrets.token_hex(16)
 
     def prepare(engine: Engine) -> list[Job]:
-        plan = planned(engine.stores, id, version, overrides=overrides, strict=given["strict"])
+        plan = planned(engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, strict=given["strict"])
         jobs = []
         for number, seed in enumerate(rows):
             name = seed.get("id") or seed.get("name") or str(number)
@@ -291,7 +293,6 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
                 group_id=group,
                 attempt_index=number,
                 overrides=overrides,
-                strict=given["strict"],
             )
             jobs.append(Job(f"{id} [{name}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
         return jobs

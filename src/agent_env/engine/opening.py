@@ -1,0 +1,53 @@
+"""Opens an engine over the memory and the providers that a configuration names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from agent_env.artifacts import Artifacts
+from agent_env.engine.engine import Engine
+from agent_env.engine.options import Stores
+from agent_env.redaction import Redactor
+from agent_env.sandboxes import provider
+from agent_env.stores.opening import open_memory
+
+if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.sandboxes.contract import Provider
+
+
+@asynccontextmanager
+async def open_engine(config: Config) -> AsyncIterator[Engine]:
+    """The engine of an installation. Closing it lets go; what runs in sandboxes goes on.
+
+    Raises:
+        StorageError: The run database can't be reached or used.
+    """
+    redactor = Redactor()
+    with open_memory(config, seen=redactor.add) as memory:
+        artifacts = Artifacts(memory.documents, memory.objects)
+        stores = Stores(memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, artifacts)
+        async with Engine(stores, providers_of(config), config=config, redactor=redactor) as engine:
+            yield engine
+
+
+def providers_of(config: Config) -> Callable[[str], Provider]:
+    """Name → provider, with the options that the configuration gives it."""
+
+    def make(name: str) -> Provider:
+        options = config.sandbox.providers.get(name, {}).get("config", {})
+        return provider(name, state_root=config.state_root, limits=config.limits, options=options)
+
+    return make
+
+
+def default_concurrency(config: Config) -> int:
+    """How many runs at once: as configured, else by the cores and the memory that this process may use."""
+    if config.run.concurrency is not None:
+        return config.run.concurrency
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(4 * cores, memory // config.limits.run_memory_bytes))
