@@ -18,12 +18,11 @@ from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
 
 if TYPE_CHECKING:
-    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
-
     from agent_env.artifacts import Artifacts
     from agent_env.clock import Clock
     from agent_env.defaults import Limits
     from agent_env.documents.network import NetworkPolicy
+    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
     from agent_env.places import Deed, Place
     from agent_env.steps.targets import Target
     from agent_env.stores import Objects
@@ -51,6 +50,11 @@ class RetryConfig(BaseModel):
     """First pause before a retry; None is immediate, as in the reference. Doubles each time."""
     reset_places: bool = False
     """Also redeploy the sandboxes that the span itself deployed."""
+
+    def to_dict(self) -> dict[str, Json]:
+        """The stored form; what is not the reference's only when it was given."""
+        ours = self.model_dump(mode="json", exclude_unset=True, exclude={"retry_from_step_id", "max_retries"})
+        return {"retry_from_step_id": self.retry_from_step_id, "max_retries": self.max_retries, **ours}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,11 @@ class Plan(Protocol):
 
     task_id: str
 
+    @property
+    def artifacts(self) -> object | None:
+        """Where artifacts are looked up. None: nothing is known of them, so none is missing either."""
+        ...
+
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
         """Steps before `step_id` (by the graph) of that type with those field values."""
         ...
@@ -243,6 +252,8 @@ class Step(BaseModel):
     """None means undeclared: bundle ids inside it can't be rewritten."""
     user_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that belong to whoever runs the task, dropped when a task is imported into a bundle."""
+    own_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that the reference does not have: written only when they say something."""
 
     id: str = Field(min_length=1)
     type: str = ""
@@ -277,6 +288,22 @@ class Step(BaseModel):
         """The limit that the engine enforces on the whole step; None is no limit of its own."""
         return self.timeout_seconds
 
+    def to_dict(self) -> dict[str, Json]:
+        """The stored form, in the reference's shape: every field of the type, ours only where they differ from their default."""
+        stored: dict[str, Json] = {"id": self.id, "type": self.type or self.type_name, "version": self.version}
+        stored["fail_task_on_error"] = self.fail_task_on_error
+        if self.depends_on is not None:
+            stored["depends_on"] = [{"task_step_id": name} for name in self.depends_on]
+        if self.retry_config is not None:
+            stored["retry_config"] = self.retry_config.to_dict()
+        silent = self.own_fields | (_OURS - set(type(self).__annotations__))
+        values = self.model_dump(mode="json", exclude=set(stored) | {"depends_on", "retry_config"})
+        for name, value in values.items():
+            field = type(self).model_fields.get(name)
+            if name not in silent or field is None or getattr(self, name) != field.get_default(call_default_factory=True):
+                stored[name] = value
+        return stored
+
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Everything that can be known before anything starts. `Problem.path` is relative to the step (`.criteria[0]`)."""
         del plan
@@ -289,6 +316,9 @@ class Step(BaseModel):
             AgentEnvError: The step failed; `documents.outcomes` says what that means for the run.
         """
         raise TypeError(f"step type {self.type_name!r} has no execute (asked by run {run.run_id})")
+
+
+_OURS = frozenset({"timeout_seconds", "always_run"})
 
 
 def _step_id(entry: Any) -> str:

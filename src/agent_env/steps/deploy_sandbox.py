@@ -1,0 +1,148 @@
+"""`deploy_sandbox`: a machine or a container to work in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
+from agent_env.documents.network import NetworkPolicy
+from agent_env.documents.records import DeployedSandbox
+from agent_env.documents.updates import AppendRecord, Json, Update
+from agent_env.errors import Problem, UserError
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult
+from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
+
+Port = Annotated[Whole, Field(ge=1, le=65535)]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxDeployed(StepResult):
+    """The record of the new sandbox."""
+
+    record: DeployedSandbox
+
+    def updates(self) -> tuple[Update, ...]:
+        """Appends the record."""
+        return (AppendRecord("deployed_sandboxes", self.record.to_json()),)
+
+    def summary(self) -> str:
+        """Which sandbox."""
+        return f"{self.record.sandbox_name}: {self.record.sandbox_id}"
+
+
+class DeploySandbox(Step, type="deploy_sandbox"):
+    """Deploy a sandbox: a machine (`vm`), or a single container of an image (`container`)."""
+
+    on_resume: ClassVar[OnResume] = OnResume.REPEAT
+    entity_refs: ClassVar[tuple[EntityRef, ...] | None] = ()
+    user_fields: ClassVar[frozenset[str]] = frozenset({"sandbox_type", "metadata.attribution"})
+
+    sandbox_name: str = Field(min_length=1)
+    """The name that later steps use; unique in the task."""
+    sandbox_mode: Literal["vm", "container"]
+    """`vm`: a machine of its own. `container`: the sandbox is one container; needs `image` and `port`."""
+    image: OptionalName = None
+    """Container mode: the image to run. Machine mode: the image to boot, where a provider has a choice."""
+    cpu: Annotated[Number, Field(gt=0)] = 1.0
+    """Limit of processor cores."""
+    memory_mb: Annotated[Whole, Field(gt=0)] = DEFAULT_LIMITS.sandbox_memory_bytes // MIB
+    """Limit of memory in MiB; a limit, never a reservation."""
+    disk_size_gb: Annotated[Number, Field(gt=0)] = DEFAULT_LIMITS.sandbox_disk_bytes // GIB
+    """Limit of disk space in GiB."""
+    ttl_seconds: Seconds = DEFAULT_LIMITS.sandbox_ttl_seconds
+    """When the sandbox ends by itself, in seconds after its start."""
+    exposed_ports: tuple[Port, ...] | None = None
+    """Machine mode: ports to publish."""
+    boot_mode: str | None = None
+    """Machine mode: how to boot, where a provider has a choice."""
+    port: Port | None = None
+    """Container mode: the port that the container serves."""
+    env_vars: dict[str, str] | None = None
+    """Container mode: environment variables; `env:NAME` and `secret:KEY` are resolved when it is deployed."""
+    sandbox_type: OptionalName = None
+    """The provider, or a comma-separated chain of providers; absent is the configured default."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """`metadata.attribution` (text to text) is handed to the provider as labels."""
+    network_policy: NetworkPolicy | None = None
+    """What the sandbox may reach: `mode` (`allow_all`, `allowlist`, `none`), `allow_hosts`, `allow_cidrs`."""
+
+    @field_validator("env_vars")
+    @classmethod
+    def _variable_names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        for name, text in (value or {}).items():
+            if not name or "=" in name or "\0" in name + text:
+                raise ValueError(f"{name!r} can't be an environment variable")
+        return value
+
+    @field_validator("metadata")
+    @classmethod
+    def _attribution_is_text(cls, value: dict[str, Any]) -> dict[str, Any]:
+        attribution = value.get("attribution")
+        if attribution is not None and not _is_text_map(attribution):
+            raise ValueError("attribution maps texts to texts")
+        return value
+
+    def problems(self, plan: Plan) -> Iterator[Problem]:
+        """A container needs an image and a port; a name can be deployed once."""
+        if self.sandbox_mode == "container" and (self.image is None or self.port is None):
+            missing = " and ".join(name for name in ("image", "port") if getattr(self, name) is None)
+            yield Problem("container-mode sandbox requires `image` and `port`", path=".sandbox_mode", hint=f"add {missing}")
+        for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name):
+            message = f"Sandbox {self.sandbox_name!r} is already deployed by step {other.id!r}"
+            yield Problem(message, path=".sandbox_name", hint="give one of them another name")
+
+    async def execute(self, run: Run) -> SandboxDeployed:
+        """Asks the engine for the sandbox, which journals it before it exists."""
+        if any(record.get("sandbox_name") == self.sandbox_name for record in run.context.get("deployed_sandboxes") or ()):
+            raise UserError(f"Sandbox {self.sandbox_name!r} is already deployed", concerns=self.sandbox_name)
+        return SandboxDeployed(await run.deploy_sandbox(self._request(run)))
+
+    def _request(self, run: Run) -> SandboxRequest:
+        overrides = run.run_overrides()
+        container = self.sandbox_mode == "container"
+        provider = overrides.get("sandbox")
+        return SandboxRequest(
+            sandbox_name=self.sandbox_name,
+            mode=self.sandbox_mode,
+            provider=provider if isinstance(provider, str) and provider.strip() else self.sandbox_type,
+            image=self.image,
+            port=self.port if container else None,
+            cpu=self.cpu,
+            memory_bytes=self.memory_mb * MIB,
+            disk_bytes=int(self.disk_size_gb * GIB),
+            ttl_seconds=_seconds(overrides.get("ttl_seconds"), self.ttl_seconds),
+            exposed_ports=() if container else self.exposed_ports or (),
+            env={name: run.secret(text) for name, text in (self.env_vars or {}).items()} if container else {},
+            network=_policy(overrides.get("network_policy"), self.network_policy),
+            attribution=self._attribution(run),
+        )
+
+    def _attribution(self, run: Run) -> Mapping[str, str]:
+        task = run.metadata.get("task_id") or run.task_id
+        return {**(self.metadata.get("attribution") or {}), "pipeline_step": f"{task}_{self.id}", "run_id": run.instance_id}
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _seconds(override: Json, otherwise: float) -> float:
+    if override is None:
+        return otherwise
+    if isinstance(override, bool) or not isinstance(override, int | float) or not override > 0:
+        raise UserError(f"user_overrides.ttl_seconds is a number of seconds above 0, not {override!r}")
+    return float(override)
+
+
+def _policy(override: Json, otherwise: NetworkPolicy | None) -> NetworkPolicy | None:
+    if override is None:
+        return otherwise
+    try:
+        return NetworkPolicy.model_validate(override)
+    except ValidationError as error:
+        reasons = "; ".join(str(entry["msg"]).removeprefix("Value error, ") for entry in error.errors(include_url=False))
+        raise UserError(f"user_overrides.network_policy can't be used: {reasons}") from error

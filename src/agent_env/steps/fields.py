@@ -1,0 +1,66 @@
+"""Field types that several steps share: numbers as people and seeds write them, and targets that a stored task may name loosely."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from agent_env.steps.targets import DEFAULT_AGENT, blank_is_unset
+
+
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError(f"is a number, not {str(value).lower()}")
+    return value
+
+
+def _list_not_text(value: Any) -> Any:
+    if isinstance(value, str):
+        raise ValueError(f"is a list, not the text {value!r}")
+    return value
+
+
+def _plain_number(value: float) -> int | float:
+    return int(value) if float(value).is_integer() else value
+
+
+Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_no_flag), PlainSerializer(_plain_number)]
+"""A finite number; a whole one is written without a fraction, as people write it."""
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+"""A whole number."""
+Seconds = Annotated[Number, Field(gt=0)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_list_not_text)]
+"""A list of texts; a single text is a mistake, not a list of its letters."""
+OptionalName = Annotated[str | None, BeforeValidator(blank_is_unset)]
+"""A name; blank counts as not given."""
+
+
+def settle_target(data: Any, *others: str, default_agent: bool = True) -> Any:
+    """Tidies the target fields of a step as it was written, before its fields are read.
+
+    With no target at all the default agent is meant; the default agent's name beside another target, which stored tasks carry, is
+    dropped.
+
+    Args:
+        data: The step as written; anything but an object comes back unchanged.
+        others: The target fields beside `agent_name`.
+        default_agent: Whether a step without any target means the default agent.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    given = {name for name in others if blank_is_unset(data.get(name))}
+    agent = blank_is_unset(data.get("agent_name"))
+    if given and agent == DEFAULT_AGENT:
+        return {**data, "agent_name": None}
+    if not given and agent is None and default_agent:
+        return {**data, "agent_name": DEFAULT_AGENT}
+    return data
+
+
+def default_to_id(data: Any, field: str) -> Any:
+    """A name that is not given is the step's id, so that other steps can refer to it."""
+    if isinstance(data, Mapping) and blank_is_unset(data.get(field)) is None and isinstance(data.get("id"), str):
+        return {**data, field: data["id"]}
+    return data

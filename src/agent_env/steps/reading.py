@@ -1,0 +1,151 @@
+"""From a step's JSON to its class. Every mistake is a `Problem` that names the JSON path, says what is meant and offers a spelling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from agent_env.documents.reading import at
+from agent_env.documents.spelling import near, unknown_key_problems
+from agent_env.errors import Problem, ProblemsError
+from agent_env.steps.contract import Step
+
+S = TypeVar("S", bound=Step)
+
+
+def read_fields(
+    cls: type[S], data: Mapping[str, Any], *, source: str | None, path: str = "$", strict: bool = False
+) -> tuple[S, list[Problem]]:
+    """A step of a known class from its JSON.
+
+    Returns:
+        The step, and warnings about unknown keys, which it keeps.
+
+    Raises:
+        ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict` every unknown key).
+    """
+    step: S | None = None
+    problems: list[Problem] = []
+    try:
+        step = cls.model_validate(dict(data))
+    except ValidationError as error:
+        problems = _in_words(error, data, source, path)
+    spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict)
+    problems += spelling
+    if problems or step is None:
+        raise ProblemsError(dict.fromkeys(problems))
+    return step, warnings
+
+
+def accepted_keys(cls: type[BaseModel]) -> frozenset[str]:
+    """Every key that a class reads, legacy spellings included."""
+    aliases = {field.alias for field in cls.model_fields.values() if field.alias}
+    return frozenset(cls.model_fields) | aliases | getattr(cls, "read_keys", frozenset())
+
+
+def _key_problems(
+    step: BaseModel | type[BaseModel], data: Mapping[str, Any], source: str | None, path: str, strict: bool
+) -> tuple[list[Problem], list[Problem]]:
+    """Unknown keys of an object and of the objects inside it, as `(problems, warnings)`."""
+    cls = step if isinstance(step, type) else type(step)
+    # A class may say that free keys belong to it; near spellings of its own are mistakes all the same.
+    free = getattr(cls, "free_keys", False)
+    problems, warnings = unknown_key_problems(data, accepted_keys(cls), source=source, path=path, strict=strict and not free)
+    if free:
+        warnings = []
+    if not isinstance(step, type):
+        for inner, below, where in _members(step, data, path):
+            more_problems, more_warnings = _key_problems(inner, below, source, where, strict)
+            problems += more_problems
+            warnings += more_warnings
+    return problems, warnings
+
+
+def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tuple[BaseModel, Mapping[str, Any], str]]:
+    for name in type(step).model_fields:
+        value, written = getattr(step, name), data.get(name)
+        if isinstance(value, BaseModel) and isinstance(written, Mapping):
+            yield value, written, at(path, name)
+        elif isinstance(value, list | tuple) and isinstance(written, list | tuple):
+            for index, (inner, below) in enumerate(zip(value, written, strict=False)):
+                if isinstance(inner, BaseModel) and isinstance(below, Mapping):
+                    yield inner, below, at(at(path, name), index)
+
+
+def _in_words(error: ValidationError, data: Mapping[str, Any], source: str | None, path: str) -> list[Problem]:
+    problems = []
+    for entry in error.errors(include_url=False):
+        where, name = _where(entry["loc"], data, path, missing=entry["type"] == "missing")
+        message, hint = _words(entry, name)
+        problems.append(Problem(message, source, where, hint))
+    return problems
+
+
+def _where(loc: Sequence[str | int], data: Any, path: str, *, missing: bool) -> tuple[str, str]:
+    """The JSON path of a finding, and its last key. Pydantic's own marks in the location (a union's member) are no keys of the data."""
+    here: Any = data
+    name = ""
+    for position, key in enumerate(loc):
+        if (isinstance(here, dict) and key in here) or (isinstance(here, list) and key in range(len(here))):
+            here, path = _member(here, key), at(path, key)
+        elif not (missing and position == len(loc) - 1):
+            continue
+        name = f"[{key}]" if isinstance(key, int) else str(key)
+    return path, name
+
+
+def _member(container: Any, key: str | int) -> Any:
+    return container[key]
+
+
+_PLAIN: Mapping[str, str] = {
+    "string_type": "is text",
+    "int_type": "is a whole number",
+    "int_parsing": "is a whole number",
+    "int_from_float": "is a whole number",
+    "float_type": "is a number",
+    "float_parsing": "is a number",
+    "finite_number": "is a finite number",
+    "bool_type": "is true or false",
+    "bool_parsing": "is true or false",
+    "list_type": "is a list",
+    "tuple_type": "is a list",
+    "dict_type": "is an object",
+    "model_type": "is an object",
+    "mapping_type": "is an object",
+}
+"""Pydantic's kind of finding → what the value should be."""
+
+
+def _words(entry: Mapping[str, Any], name: str) -> tuple[str, str | None]:
+    kind, context = entry["type"], entry.get("ctx") or {}
+    label = f"{name} " if name and not name.startswith("[") else ""
+    if kind == "missing":
+        return f"{name} is missing", None
+    if kind in _PLAIN:
+        return f"{label}{_PLAIN[kind]}, not {_kind(entry.get('input'))}", None
+    if kind in {"literal_error", "enum"}:
+        choices = sorted(re.findall(r"'([^']*)'", str(context.get("expected", ""))))
+        given = entry.get("input")
+        meant = near(given, choices) if isinstance(given, str) else None
+        return f"{label}must be one of {choices}, got {_shown(given)}", f"did you mean {meant!r}?" if meant else None
+    if kind in {"too_short", "string_too_short"}:
+        return f"{label}must not be empty", None
+    message = str(entry["msg"]).removeprefix("Value error, ")
+    message = message[:1].lower() + message[1:] if kind != "value_error" else message
+    if kind.startswith(("greater_than", "less_than")):
+        message = message.replace("input should be ", "must be ")
+    return (message if message.startswith(name) else f"{label}{message}"), None
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
+    return names.get(type(value), type(value).__name__)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
