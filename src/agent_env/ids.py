@@ -24,8 +24,8 @@ DERIVED = "__"
 
 _EXTRA = frozenset(" ._-~/@()+,&")
 _INVISIBLE = frozenset((0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10)))
-_ENCODED_LOCAL = re.compile(r"local/.*|local-[a-z0-9-]*-[0-9a-f]{12}", re.DOTALL)
-_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_ENCODED_LOCAL = r"(?s:local/.*|local-[a-z0-9-]*-[0-9a-f]{12})"
+_SAFE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SLUG_LENGTH = 48
 _KEY_BYTES = 200
@@ -47,7 +47,7 @@ def id_problem(id: str) -> str | None:
         return f"names the namespace {id.partition('/')[0]!r}; only '@local/…' exists"
     if any(unicodedata.category(character) == "Cc" for character in id):
         return "holds a control character"
-    if _ENCODED_LOCAL.fullmatch(id):
+    if re.fullmatch(_ENCODED_LOCAL, id):
         return "is spelled like the stored form of a local id"
     return None
 
@@ -110,7 +110,7 @@ def fs_safe(id: str) -> str:
     """The id as one file name. Two ids never share one."""
     if is_local(id):
         return key_segment(id).replace("/", "-")
-    if _SAFE_NAME.fullmatch(id) and not id.startswith("local-"):
+    if re.fullmatch(_SAFE_NAME, id) and not id.startswith("local-"):
         return id
     return f"{_slug(id)}-{_hash(id)}"
 

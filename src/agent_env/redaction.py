@@ -20,31 +20,32 @@ MIN_LENGTH = 4
 """A shorter value is not searched for: it would blot out harmless text without protecting anything."""
 
 _LINE_LENGTH = 16
-_SECRET_KEY = re.compile(
+# Patterns are texts, compiled at their first use: importing this module costs every command its start-up time.
+_SECRET_KEY = (
     r"passw(or)?d|passphrase|secret|credential|api_?key|private_?key|access_?key|authorization|bearer|cookie"
     r"|(^|_)(auth|access|refresh|session|api|id|bot|user|remote)_?tokens?$|^tokens?$"
 )
-_CONFIG_KEY = re.compile(r"password|passwd|passphrase|secret|token|credential|api_?key|private_?key|auth|bearer|headers")
-_USER_INFO = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/?#@]+@", re.IGNORECASE)
-_REFERENCE = re.compile(r"(?P<name>(?:env|secret):[^?\s]+)(?P<default>\?.*)?", re.DOTALL)
+_CONFIG_KEY = r"password|passwd|passphrase|secret|token|credential|api_?key|private_?key|auth|bearer|headers"
+_USER_INFO = r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/?#@]+@"
+_REFERENCE = r"(?s)(?P<name>(?:env|secret):[^?\s]+)(?P<default>\?.*)?"
 
 T = TypeVar("T")
 
 
 def is_secret_key(key: str) -> bool:
     """A key whose text values are secrets wherever they appear (`api_key`, `password`, `Authorization` …)."""
-    return _SECRET_KEY.search(_folded(key)) is not None
+    return re.search(_SECRET_KEY, _folded(key)) is not None
 
 
 def is_masked_config_key(key: str) -> bool:
     """A key of a configuration whose whole subtree is masked when it is shown (reference: wider than `is_secret_key`)."""
-    return _CONFIG_KEY.search(_folded(key)) is not None
+    return re.search(_CONFIG_KEY, _folded(key)) is not None
 
 
 def mask_config(value: Any, key: str = "") -> Any:
     """A configuration value as it may be shown: secrets and user info of URLs masked, references shown without their default."""
     if isinstance(value, str):
-        reference = _REFERENCE.fullmatch(value)
+        reference = re.fullmatch(_REFERENCE, value)
         if reference:
             return reference["name"] + (f"?{MASK}" if reference["default"] else "")
     if key and is_masked_config_key(key) and not isinstance(value, Mapping):
@@ -63,7 +64,7 @@ def mask_config(value: Any, key: str = "") -> Any:
 
 def mask_user_info(text: str) -> str:
     """`scheme://user:password@host` with user and password masked."""
-    return _USER_INFO.sub(rf"\g<scheme>{MASK}@", text) if "@" in text else text
+    return re.sub(_USER_INFO, rf"\g<scheme>{MASK}@", text) if "@" in text else text
 
 
 def _folded(key: str) -> str:
@@ -128,7 +129,7 @@ class Redactor:
     def _member(self, key: Any, value: Any) -> Any:
         if isinstance(key, str) and value and is_secret_key(key):
             if isinstance(value, str):
-                return value if _REFERENCE.fullmatch(value) and "?" not in value else MASK
+                return value if re.fullmatch(_REFERENCE, value) and "?" not in value else MASK
             if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
                 return [MASK] * len(value)
         return self._redacted(value)

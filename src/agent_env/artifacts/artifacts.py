@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 COLLECTION = "artifacts"
 _FILE_ID = re.compile(r"(?P<universe>.+)__[0-9a-f]{16}", re.DOTALL)
-_NEAR_CANDIDATES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ class Artifacts:
         newest = self.documents.get(COLLECTION, id) if version is not None else None
         if newest is not None:
             raise NotFoundError(f"artifact {id!r} has no version {version}", concerns=id, hint=f"its newest version is {newest.version}")
-        page = self.documents.latest(COLLECTION, limit=_NEAR_CANDIDATES)
-        meant = near(id, (document.id for document in page.items))
+        meant = near(id, self.documents.ids(COLLECTION))
         hint = f"did you mean {meant!r}?" if meant else "see `agent-env artifact list`"
         raise NotFoundError(f"artifact {id!r} does not exist", concerns=id, hint=hint)
 
@@ -293,7 +291,7 @@ class Artifacts:
                 return _file_ref(self.objects.put(source, media_type=kind), 0o644, kind)
             case Path():
                 mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
-                return _file_ref(self.objects.put_file(source), mode, kind)
+                return _file_ref(self.objects.put_file(source, media_type=kind), mode, kind)
 
     def _file_of_universe(self, id: str, version: int | None) -> ArtifactDocument | None:
         match = _FILE_ID.fullmatch(id)
@@ -311,7 +309,7 @@ class Artifacts:
                     description=f"File of {universe.id}",
                     filename=PurePosixPath(path).name,
                     content_type=file.media_type,
-                    object_url=f"sha256:{file.sha256}",
+                    object_url=file.url,
                     size=file.size,
                     mode=file.mode,
                 )
@@ -328,7 +326,7 @@ class Artifacts:
 
     def _of_universe(self, model: FileArtifactUniverse) -> Iterator[tuple[str, FileRef]]:
         for path, file in model.files.items():
-            yield path, FileRef(f"sha256:{file.sha256}", file.sha256, file.size, file.mode, file.media_type)
+            yield path, FileRef(file.url, file.sha256, file.size, file.mode, file.media_type)
         if model.files:
             return
         refs = model.file_artifact_refs or {path: Ref(id=id) for path, id in model.file_artifact_ids.items()}
@@ -391,7 +389,7 @@ def _file_ref(stored: ObjectRef, mode: int, kind: str) -> FileRef:
 
 
 def _inline(ref: FileRef) -> InlineFile:
-    return InlineFile(sha256=ref.sha256 or "", size=ref.size or 0, mode=ref.mode, media_type=ref.media_type)
+    return InlineFile(url=ref.url, size=ref.size or 0, mode=ref.mode, media_type=ref.media_type)
 
 
 def _ref(document: ArtifactDocument) -> Ref:

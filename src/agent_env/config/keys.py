@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import at
@@ -16,19 +15,17 @@ from agent_env.errors import Problem
 
 LIMIT_PREFIX = "limits."
 LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
-REFERENCE = re.compile(r"(env|secret):.+", re.DOTALL)
 
 Check = Callable[[Any], str | None]
 """Says what is wrong with a value, or None."""
 
-_IMPL = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_IMPL = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
+_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 RESERVED_PARAMS = frozenset({"model", "messages", "api_key", "api_base", "user", "metadata", "timeout", "response_format"})
 """Of a model call, what `[model.params]` may not set (reference)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One key, or one open table."""
 
     check: Check
@@ -45,7 +42,7 @@ class Key:
 
 def is_reference(value: Any) -> bool:
     """A text that stands for a variable or a secret."""
-    return isinstance(value, str) and REFERENCE.fullmatch(value) is not None
+    return isinstance(value, str) and value.startswith(("env:", "secret:"))
 
 
 def _text(value: Any) -> str | None:
@@ -60,7 +57,7 @@ def _texts(value: Any) -> str | None:
 def _headers(value: Any) -> str | None:
     if _texts(value):
         return _texts(value)
-    odd = next((name for name, text in value.items() if not _HEADER_NAME.fullmatch(name) or re.search(r"[\r\n\0]", text)), None)
+    odd = next((name for name, text in value.items() if not re.fullmatch(_HEADER_NAME, name) or re.search(r"[\r\n\0]", text)), None)
     return f"has no valid header {odd!r}" if odd is not None else None
 
 
@@ -90,13 +87,13 @@ def _component(value: Any) -> str | None:
     odd = sorted(value.keys() - {"impl", "config"})
     if odd:
         return f"has the unknown key {odd[0]!r}; it takes impl and config"
-    if "impl" in value and (not isinstance(value["impl"], str) or not _IMPL.fullmatch(value["impl"])):
+    if "impl" in value and (not isinstance(value["impl"], str) or not re.fullmatch(_IMPL, value["impl"])):
         return 'has an impl that is not written "module:Class"'
     return None if isinstance(value.get("config", {}), dict) else "has a config that is no table"
 
 
 def _impls(value: Any) -> str | None:
-    good = isinstance(value, list) and all(isinstance(member, str) and _IMPL.fullmatch(member) for member in value)
+    good = isinstance(value, list) and all(isinstance(member, str) and re.fullmatch(_IMPL, member) for member in value)
     return None if good else 'is a list of "module:Class"'
 
 

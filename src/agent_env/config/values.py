@@ -1,11 +1,14 @@
-"""What was configured, as frozen values, and how each is explained."""
+"""What was configured, as frozen values, and how each is explained. None of them shows what it holds: keys and headers may be secrets.
+
+Their classes have no `__eq__` and no generated `__repr__`, which also keeps importing them cheap.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from agent_env.config.keys import KEYS, LIMIT_PREFIX, limit_key
 from agent_env.defaults import DEFAULT_LIMITS, Limits
@@ -17,8 +20,7 @@ DEFAULT_AGENT_ID = "@local/agentenv-framework/agents/claude-code"
 """Deployed where neither a step nor the configuration names an agent (reference)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a value came from."""
 
     kind: Literal["variable", "tree", "named", "user", "built-in"]
@@ -29,8 +31,7 @@ class Source:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """One file that was read."""
 
     path: Path
@@ -41,8 +42,7 @@ class ConfigFile:
     """The folder that it configures, and that relative paths in it start from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(NamedTuple):
     """One value as `config explain` shows it: masked, with what it hides."""
 
     key: str
@@ -52,7 +52,7 @@ class Explained:
     """Sources that gave the key too, and lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SandboxConfig:
     """`[sandbox]`."""
 
@@ -66,7 +66,7 @@ class SandboxConfig:
     """Commands of machine sandboxes run on the bare host."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelConfig:
     """`[model]`. Texts may be references; resolve them when used."""
 
@@ -81,7 +81,7 @@ class ModelConfig:
         return f"ModelConfig(base_url={mask_config(self.base_url)!r}, default={self.default!r})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class RunConfig:
     """`[run]`."""
 
@@ -91,7 +91,7 @@ class RunConfig:
     """What a verifier does with the agent's processes while it looks: None leaves them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Config:
     """Everything that was configured. Frozen."""
 
@@ -115,6 +115,9 @@ class Config:
     """What a person should know, such as a state folder that had to be elsewhere."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Keys of an untrusted file that were left out, and why."""
+
+    def __repr__(self) -> str:
+        return f"Config(state_root={str(self.state_root)!r}, files={[str(file.path) for file in self.files]})"
 
     def get(self, key: str, default: Any = None) -> Any:
         """A given value by dotted key."""

@@ -26,10 +26,16 @@ class InlineFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    url: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """As a URL, because that is what a collection of unused objects looks for in documents."""
     size: int = Field(ge=0)
     mode: int = Field(default=0o644, ge=0, le=0o777)
     media_type: str = DEFAULT_CONTENT_TYPE
+
+    @property
+    def sha256(self) -> str:
+        """The digest alone."""
+        return self.url.removeprefix("sha256:")
 
 
 class FileArtifact(StoredDocument):
