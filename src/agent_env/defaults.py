@@ -68,6 +68,8 @@ class Limits:
     """A larger result is kept as an object and referred to from its row."""
     document_bytes: int = 64 * MIB
     bundle_file_bytes: int = 8 * MIB
+    run_memory_bytes: int = 256 * MIB
+    """What one run is reckoned to need on this machine when the number of runs at once is derived from its memory."""
     bundle_lock_seconds: float = 300.0
     """How long a run waits while another process writes the documents of the same bundle."""
     gc_grace_seconds: float = 3600.0

@@ -163,7 +163,7 @@ def _named(text: str) -> list[Installed]:
 
 def _near_names(text: str) -> str:
     names = [bundle.name for bundle in installed_bundles()]
-    meant = []
+    meant: list[str] = []
     while names and len(meant) < 3 and (other := near(text, names)):
         meant.append(other)
         names.remove(other)

@@ -75,6 +75,7 @@ def rewritten(task: TaskDocument, changed: Mapping[int, list[tuple[Path, str]]])
 def _with(value: Json, path: Path, new: str) -> Json:
     if not path:
         return new
-    copy = list(value) if isinstance(value, list) else dict(value)
-    copy[path[0]] = _with(value[path[0]], path[1:], new)  # type: ignore[index]
-    return copy
+    key, below = path[0], path[1:]
+    if isinstance(key, int):
+        return [_with(item, below, new) if index == key else item for index, item in enumerate(value)]
+    return {**value, key: _with(value.get(key), below, new)}

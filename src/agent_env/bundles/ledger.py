@@ -40,6 +40,13 @@ class Check:
     """The stored version is right although no finished row says so."""
 
     @property
+    def content(self) -> str:
+        """Digest of what the entry itself says, without versions and ids of others."""
+        from agent_env.stores import digest_of
+
+        return digest_of({key: self.inputs[key] for key in ("type", "config", "files") if key in self.inputs})
+
+    @property
     def changed(self) -> bool:
         """A write is needed."""
         return bool(self.reasons)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.documents import WRITERS, Hashes
 from agent_env.bundles.ledger import SCHEME, Check, Checker, body_of
-from agent_env.bundles.plan import BundlePlan, PlanStores, Write
+from agent_env.bundles.plan import BundlePlan, PlannedTask, PlanStores, Write
 from agent_env.errors import AgentEnvError, Problem, ProblemsError, StorageError
 
 if TYPE_CHECKING:
@@ -34,8 +34,17 @@ class WrittenEntry:
     """`tasks/hello.json`"""
     id: str
     version: int
-    reasons: tuple[str, ...] = ()
-    """Why a new version was (or would be) written; none when the stored one is right."""
+    check: Check
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why a new version was (or would be) written; none when the stored one is right."""
+        return self.check.reasons
+
+    @property
+    def content(self) -> str:
+        """Digest of its type, configuration and files: the same wherever the bundle lies and whatever version it has."""
+        return self.check.content
 
     @property
     def changed(self) -> bool:
@@ -75,9 +84,14 @@ def materialise(plan: BundlePlan, stores: WriteStores, *, dry_run: bool = False)
         WrittenEntry(write.entry.path, write.entry.id, check.version, check.reasons)
         for write, check in zip(plan.writes, checks, strict=True)
     )
+    if dry_run:
+        return Written(entries, plan)
     versions = {entry.id: entry.version for entry in entries}
-    tasks = tuple(replace(task, version=versions.get(task.id, task.version)) for task in plan.tasks)
-    return Written(entries, replace(plan, tasks=tasks))
+    return Written(entries, replace(plan, tasks=tuple(_versioned(task, versions.get(task.id, task.version)) for task in plan.tasks)))
+
+
+def _versioned(task: PlannedTask, version: int | None) -> PlannedTask:
+    return replace(task, version=version, plan=replace(task.plan, version=version))
 
 
 def _check(plan: BundlePlan, stores: WriteStores, hashes: Hashes) -> list[Check]:

@@ -336,3 +336,20 @@ class _Planner:
             self.problems += error.problems
             return
         self._plan_task(replace(task, version=reference.version), reference.id, artifacts, planned)
+
+
+def plan_bundle_named(
+    text: str, stores: PlanStores, *, tasks: Sequence[str] = (), evals: Sequence[str] = (), everything: bool = False, strict: bool = False
+) -> BundlePlan:
+    """`plan_folder` of what a person named: a folder or an installed bundle.
+
+    Raises:
+        NotFoundError: Nothing has that name.
+        ProblemsError: Everything wrong, in one round.
+    """
+    from agent_env.bundles.installed import find_bundle
+
+    found = find_bundle(text)
+    return plan_folder(
+        found.folder, stores, tasks=tasks, evals=evals, everything=everything, id_root=found.id_root, name=found.name, strict=strict
+    )

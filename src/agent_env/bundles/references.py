@@ -120,6 +120,7 @@ class Resolver:
     def __init__(self, bundle: Bundle, refs_of: RefsOf) -> None:
         self.problems: list[Problem] = []
         self._names = {kind: _Names(bundle.entries, bundle.ignored, kind) for kind in _FOLDERS}
+        self.settings = bundle.settings
         self._refs_of = refs_of
         self._declared: dict[str, Declared] = {}
         self.written_by: dict[str, str] = {entry.id: entry.path for entry in bundle.entries}

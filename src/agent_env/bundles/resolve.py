@@ -13,6 +13,14 @@ from agent_env.errors import Problem
 from agent_env.ids import LOCAL
 from agent_env.steps.contract import EntityRef
 
+DEFAULTED: Mapping[str, Mapping[str, str]] = {
+    "deploy_sandbox": {"sandbox_type": "sandbox"},
+    "deploy_env": {"sandbox_type": "sandbox"},
+    "deploy_agent": {"sandbox_type": "sandbox", "a2a_agent_id": "agent"},
+    "install_agent": {"a2a_agent_id": "agent"},
+}
+"""Step type → its fields that a default of `bundle.toml` fills. (Its model becomes the run's solver model.)"""
+
 
 def resolve_bundle(bundle: Bundle, refs_of: RefsOf) -> tuple[ResolvedBundle, list[Problem]]:
     """Resolves every reference of a bundle.
@@ -54,13 +62,22 @@ class TaskResolver:
         changed: dict[int, list[tuple[Path, str]]] = {}
         for index, step in enumerate(self._task.steps):
             declared = self._resolver.declared(step["type"])
+            changes = list(self._defaults(step))
+            step = {**step, **{str(path[0]): value for path, value in changes}} if changes else step
             if declared is None:
                 self._opaque(index, step)
             elif not isinstance(declared, Unknown):
-                changes = [change for ref, keys in declared for change in self._field(index, step, ref, keys)]
-                if changes:
-                    changed[index] = changes
+                changes += [change for ref, keys in declared for change in self._field(index, step, ref, keys)]
+            if changes:
+                changed[index] = changes
         return ResolvedEntry(self._entry, tuple(self._references), outputs=tuple(found), task=rewritten(self._task, changed))
+
+    def _defaults(self, step: Mapping[str, Json]) -> Iterator[tuple[Path, str]]:
+        """What `bundle.toml` says where the step says nothing."""
+        for field, setting in DEFAULTED.get(step["type"], {}).items():
+            value = getattr(self._resolver.settings, setting)
+            if value is not None and step.get(field) is None:
+                yield (field,), value
 
     def _field(self, index: int, step: Mapping[str, Json], ref: EntityRef, keys: tuple[str, ...]) -> Iterator[tuple[Path, str]]:
         """The places of a declared field whose text becomes another one."""

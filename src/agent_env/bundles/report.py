@@ -1,0 +1,142 @@
+"""What the command line shows of a call: lines for people, and the documented JSON shapes. Plain data in, plain data out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from agent_env.bundles.installed import Installed
+from agent_env.bundles.run import BundleRun, DryRun, TaskRun
+from agent_env.engine.outcome import RunOutcome
+
+Json = Any
+
+
+def run_report(call: BundleRun, *, fail_under: float | None = None) -> dict[str, Json]:
+    """The one object of `run --json`: `{"runs": […], "passed": …}`."""
+    return {"runs": [outcome_report(run.task, run.outcome) for run in call.runs], "passed": is_passed(call, fail_under=fail_under)}
+
+
+def outcome_report(task: str, outcome: RunOutcome) -> dict[str, Json]:
+    """One run: `run_id`, `task`, `status`, `scores`, `duration_seconds`, `error`."""
+    error = outcome.error
+    return {
+        "run_id": outcome.run_id,
+        "task": task,
+        "status": str(outcome.status),
+        "scores": dict(outcome.scores),
+        "duration_seconds": round(outcome.duration_seconds, 3),
+        "error": None if error is None else {key: error.get(key) for key in ("code", "message", "step_id")},
+    }
+
+
+def is_passed(call: BundleRun, *, fail_under: float | None = None) -> bool:
+    """The word for a whole call: without a mark every score must be 1, with one the mean must reach it."""
+    return call.passed if fail_under is None else is_acceptable(call, fail_under=fail_under)
+
+
+def is_acceptable(call: BundleRun, *, fail_under: float | None = None) -> bool:
+    """What the exit code says: every run completed, and the mean score reaches the mark if there is one."""
+    if not call.completed:
+        return False
+    return fail_under is None or (call.mean is not None and call.mean >= fail_under)
+
+
+def dry_run_report(dry: DryRun) -> dict[str, Json]:
+    """`run --dry-run --json`."""
+    plan = dry.plan
+    return {
+        "dry_run": True,
+        "bundle": plan.bundle.name,
+        "writes": [
+            {"path": entry.name, "id": entry.id, "version": entry.version, "changed": entry.changed, "reasons": list(entry.reasons)}
+            for entry in dry.written.entries
+        ],
+        "store_refs": [
+            {"id": id, "collection": collection, "version": version} for (collection, id), version in sorted(plan.pinned.items())
+        ],
+        "tasks": [task.name for task in plan.tasks],
+        "evals": [{"path": evaluation.name, "tasks": [plan.tasks[index].name for index in evaluation.tasks]} for evaluation in plan.evals],
+        "skipped": list(plan.skipped),
+        "runs": dry.runs,
+        "warnings": [str(warning) for warning in plan.warnings],
+    }
+
+
+def dry_run_lines(dry: DryRun) -> Iterator[str]:
+    """The same for people."""
+    plan = dry.plan
+    yield "Dry run: nothing is written or run."
+    yield ""
+    for entry in dry.written.entries:
+        yield str(entry)
+    if plan.pinned:
+        yield ""
+        yield "Store refs:"
+        yield from (f"  {id} v{version}" for (_, id), version in sorted(plan.pinned.items()))
+    yield ""
+    yield f"Would run {_count(dry.runs, 'run')} of {_count(len(plan.tasks), 'task')}:"
+    yield from (f"  {task.name}: {_count(len(task.plan.steps), 'step')}" for task in plan.tasks)
+    if plan.evals:
+        yield ""
+        yield "Evals:"
+        yield from (f"  {evaluation.name}: {_count(len(evaluation.tasks), 'task')}" for evaluation in plan.evals)
+    yield from _skipped(plan.skipped)
+
+
+def summary_lines(call: BundleRun) -> Iterator[str]:
+    """What stands below the table of runs: evals, skipped tasks, what was taken from an earlier call."""
+    for evaluation in call.plan.evals:
+        runs = call.of_eval(evaluation)
+        failed = sum(run.outcome.status == "failed" for run in runs)
+        cancelled = sum(run.outcome.status == "cancelled" for run in runs)
+        passed = sum(run.outcome.passed for run in runs)
+        extra = "".join(f", {count} {word}" for count, word in ((failed, "failed"), (cancelled, "cancelled")) if count)
+        yield f"{evaluation.name}: {passed} of {len(runs)} passed{extra}"
+    reused = sum(run.reused for run in call.runs)
+    if reused:
+        yield f"{_count(reused, 'run')} of an earlier call had ended already"
+    yield from _skipped(call.plan.skipped)
+
+
+def run_line(run: TaskRun) -> str:
+    """One run in one line: `tasks/hello.json v1: passed (hello: 1), 0.1 s, run run-…`."""
+    outcome = run.outcome
+    version = f" v{outcome.task_version}" if outcome.task_version is not None else ""
+    scores = ", ".join(f"{name}: {_score(score)}" for name, score in outcome.scores.items())
+    shown = f" ({scores})" if scores else ""
+    return f"{run.item.label}{version}: {outcome.word}{shown}, {outcome.duration_seconds:.1f} s, run {outcome.run_id}"
+
+
+def listing_report(bundles: Sequence[Installed]) -> list[dict[str, Json]]:
+    """`run` without a bundle: what is installed."""
+    from agent_env.bundles.model import BundleKind
+    from agent_env.bundles.parse import read_bundle
+
+    listed = []
+    for installed in bundles:
+        bundle = read_bundle(installed.folder, id_root=installed.id_root, name=installed.name).bundle
+        counts = {kind: len(bundle.of(kind)) for kind in BundleKind}
+        listed.append(
+            {
+                "name": installed.name,
+                "package": installed.distribution,
+                "contents": {str(kind): count for kind, count in counts.items() if count},
+                "description": bundle.description,
+                "folder": str(installed.folder),
+            }
+        )
+    return listed
+
+
+def _skipped(names: Sequence[str]) -> Iterator[str]:
+    if names:
+        yield f"Skipped, because no eval names them: {', '.join(names)}"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _score(score: float | None) -> str:
+    return "unscored" if score is None else f"{score:g}"

@@ -1,0 +1,313 @@
+"""Running a bundle: every selected task, attempt and seed through one engine, some at once, told as it happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agent_env.bundles.locks import bundle_locks
+from agent_env.bundles.materialise import WriteStores, Written, materialise
+from agent_env.bundles.plan import BundlePlan, PlannedEval, plan_folder
+from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
+from agent_env.documents.outcomes import OUTCOMES, Kind
+from agent_env.documents.updates import Json
+from agent_env.engine.events import Event
+from agent_env.engine.options import RunOptions
+from agent_env.engine.outcome import RunOutcome, described
+from agent_env.errors import AgentEnvError, SupersededError
+from agent_env.ids import new_run_id
+
+if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.engine import Engine
+    from agent_env.stores import RunRow
+
+
+@dataclass(frozen=True)
+class BundleRunRequest:
+    """What is asked for. Nothing in it depends on the current folder once the bundle was found."""
+
+    folder: Path | str
+    id_root: str | None = None
+    """For an installed bundle."""
+    name: str | None = None
+    tasks: Sequence[str] = ()
+    evals: Sequence[str] = ()
+    attempts: int = 1
+    """Runs of each task and seed."""
+    seeds: Sequence[Mapping[str, Json]] = ()
+    """Placeholder values; a run for each."""
+    seed: int | None = None
+    """Fills `<seed>`, differently in each run, the same in each call."""
+    concurrency: int | None = None
+    """Runs at once; None is the configured number, else one derived from cores and memory."""
+    keep: bool = False
+    pause_on_failure: bool = False
+    resume: bool = False
+    """Go on with the last call for the same work: what it finished is not done again."""
+    redeploy: bool = False
+    """With `resume`: make places that are gone again."""
+    model: str | None = None
+    overrides: Mapping[str, Json] = field(default_factory=dict)
+    """`user_overrides` of every run."""
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    strict: bool = False
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One run of a call."""
+
+    item: WorkItem
+    outcome: RunOutcome
+    reused: bool = False
+    """It had ended in an earlier call, and was not done again."""
+
+    @property
+    def task(self) -> str:
+        """`tasks/hello.json`"""
+        return self.item.task.name
+
+
+@dataclass(frozen=True)
+class BundleRun:
+    """A call that came to its end."""
+
+    group_id: str
+    written: Written
+    runs: tuple[TaskRun, ...]
+    """In the order of the plan, whatever order they ended in."""
+
+    @property
+    def plan(self) -> BundlePlan:
+        """What was planned."""
+        return self.written.plan
+
+    @property
+    def completed(self) -> bool:
+        """Every run came to its end by itself."""
+        return all(run.outcome.status == "completed" for run in self.runs)
+
+    @property
+    def passed(self) -> bool:
+        """Every run completed, and no score is below 1."""
+        return self.completed and all(score is None or score >= 1 for run in self.runs for score in run.outcome.scores.values())
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over the runs that have scores, of each run's own mean; None when nothing was scored.
+
+        Runs whose ending does not count (a machine's fault, a cancellation) are left out, not taken as 0.
+        """
+        means = [mean for run in self.runs if run.outcome.counts and (mean := _mean(run.outcome.scores)) is not None]
+        return sum(means) / len(means) if means else None
+
+    def of_eval(self, evaluation: PlannedEval) -> list[TaskRun]:
+        """The runs of an eval's tasks."""
+        wanted = {id(self.plan.tasks[index]) for index in evaluation.tasks}
+        return [run for run in self.runs if id(run.item.task) in wanted]
+
+
+class BundleObserver(Protocol):
+    """Whoever watches a call. Everything is called on the event loop and must not block."""
+
+    def on_written(self, written: Written) -> None:
+        """The documents are there."""
+        ...
+
+    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
+        """What will be run, and how many at once."""
+        ...
+
+    def on_started(self, item: WorkItem, run_id: str) -> None:
+        """A run begins, or goes on."""
+        ...
+
+    def on_event(self, event: Event) -> None:
+        """Something happened in a run."""
+        ...
+
+    def on_outcome(self, run: TaskRun) -> None:
+        """A run has ended."""
+        ...
+
+    def on_wait(self, bundle_id: str) -> None:
+        """Another process is writing the same bundle."""
+        ...
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a call would do."""
+
+    written: Written
+    runs: int
+    """How many runs it would have."""
+
+    @property
+    def plan(self) -> BundlePlan:
+        """What was planned."""
+        return self.written.plan
+
+
+def plan_request(request: BundleRunRequest, stores: WriteStores) -> BundlePlan:
+    """Reads, resolves and plans what is asked for. Raises `ProblemsError` with everything wrong."""
+    return plan_folder(
+        request.folder,
+        stores,
+        tasks=request.tasks,
+        evals=request.evals,
+        id_root=request.id_root,
+        name=request.name,
+        overrides=request.overrides,
+        strict=request.strict,
+    )
+
+
+def dry_run(request: BundleRunRequest, stores: WriteStores) -> DryRun:
+    """Everything that a call would find out before it starts anything. Writes nothing.
+
+    Raises:
+        ProblemsError: Everything wrong, in one round.
+    """
+    written = materialise(plan_request(request, stores), stores, dry_run=True)
+    return DryRun(written, len(written.plan.tasks) * request.attempts * max(1, len(request.seeds)))
+
+
+async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Config, observer: BundleObserver | None = None) -> BundleRun:
+    """Plans, writes and runs.
+
+    Cancelling it cancels every run that is under way; each tears its places down, unless it is cancelled again.
+
+    Raises:
+        ProblemsError: Something is wrong with the bundle; nothing was written or run.
+        StorageError: The stores can't be used.
+    """
+    stores = engine.stores
+    plan = await asyncio.to_thread(plan_request, request, stores)
+    on_wait = observer.on_wait if observer else None
+    bundles = {write.bundle_id for write in plan.writes}
+    async with bundle_locks(config.state_root / "locks", bundles, limits=config.limits, on_wait=on_wait):
+        written = await asyncio.to_thread(materialise, plan, stores)
+    if observer is not None:
+        observer.on_written(written)
+    items = _work(request, written)
+    concurrency = request.concurrency or config.run.concurrency or default_concurrency(config.limits)
+    return await _Call(request, engine, written, observer).run(items, max(1, concurrency))
+
+
+def _work(request: BundleRunRequest, written: Written) -> list[WorkItem]:
+    shared = {**request.overrides, **({"agent_model": request.model} if request.model else {})}
+    return plan_work(written, attempts=request.attempts, seeds=request.seeds, seed=request.seed, overrides=shared)
+
+
+class _Call:
+    """The runs of one call."""
+
+    def __init__(self, request: BundleRunRequest, engine: Engine, written: Written, observer: BundleObserver | None) -> None:
+        self._request = request
+        self._engine = engine
+        self._written = written
+        self._observer = observer
+        self._group = new_run_id().replace("run-", "group-")
+        self._before: Mapping[str, RunRow] = {}
+        model = request.model or written.plan.bundle.settings.model
+        self._context = {"agent_model": model} if model else None
+
+    async def run(self, items: Sequence[WorkItem], concurrency: int) -> BundleRun:
+        """Brings all of them to their end."""
+        if self._request.resume:
+            keys = [item.key for item in items]
+            found = await asyncio.to_thread(last_call, self._engine.stores.journal, keys, self._written.plan.bundle.id_root)
+            if found is not None:
+                self._group, self._before = found
+        if self._observer is not None:
+            self._observer.on_work(items, concurrency)
+        done: dict[int, TaskRun] = {}
+        queue = iter(enumerate(items))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(items))):
+                group.create_task(self._worker(queue, done))
+        return BundleRun(self._group, self._written, tuple(done[index] for index in range(len(items))))
+
+    async def _worker(self, queue: Iterator[tuple[int, WorkItem]], done: dict[int, TaskRun]) -> None:
+        for index, item in queue:
+            run = await self._one(item)
+            done[index] = _light(run)
+            if self._observer is not None:
+                self._observer.on_outcome(run)
+
+    async def _one(self, item: WorkItem) -> TaskRun:
+        before = self._before.get(item.key)
+        if before is not None and _is_settled(before):
+            return TaskRun(item, self._engine.outcome(before.run_id), reused=True)
+        run_id = before.run_id if before is not None else new_run_id()
+        if self._observer is not None:
+            self._observer.on_started(item, run_id)
+        try:
+            if before is None:
+                await self._engine.submit(item.task.plan, self._options(item, run_id))
+                return TaskRun(item, await self._engine.execute(run_id, observer=self._observer))
+            return TaskRun(item, await self._continued(before))
+        except AgentEnvError as error:
+            return TaskRun(item, _failed(item, run_id, error))
+
+    async def _continued(self, before: RunRow) -> RunOutcome:
+        """Goes on with an unfinished run. One that was torn down needs its places made again."""
+        redeploy = self._request.redeploy or before.status in {"cancelled", "failed"}
+        return await self._engine.resume(
+            before.run_id, redeploy=redeploy, observer=self._observer, overrides=self._request.overrides or None
+        )
+
+    def _options(self, item: WorkItem, run_id: str) -> RunOptions:
+        bundle = self._written.plan.bundle
+        return RunOptions(
+            seed=item.seed,
+            metadata=self._request.metadata,
+            context=self._context,
+            keep=self._request.keep,
+            pause_on_failure=self._request.pause_on_failure,
+            group_id=self._group,
+            attempt_index=item.attempt,
+            attempt_count=item.attempts,
+            overrides=self._request.overrides,
+            bundle_id=bundle.id_root,
+            bundle_path=item.task.name,
+            work_key=item.key,
+            run_id=run_id,
+        )
+
+
+def _is_settled(row: RunRow) -> bool:
+    """It ended in a way that says something about the task; a machine's fault or a cancellation does not."""
+    return row.status == "completed" or (row.status == "failed" and row.kind is not None and OUTCOMES[Kind(row.kind)].counts)
+
+
+def _light(run: TaskRun) -> TaskRun:
+    """Without the run's whole context, which the database has: a call of thousands of runs must not keep them all in memory."""
+    return replace(run, outcome=replace(run.outcome, context={}))
+
+
+def _failed(item: WorkItem, run_id: str, error: AgentEnvError) -> RunOutcome:
+    """A run that could not even be started, or that this process lost."""
+    from agent_env.documents.outcomes import kind_of
+
+    return RunOutcome(
+        run_id=run_id,
+        instance_id="",
+        task_id=item.task.id,
+        task_version=item.task.version,
+        status="cancelled" if isinstance(error, SupersededError) else "failed",
+        kind=kind_of(error),
+        scores={},
+        duration_seconds=0.0,
+        error=described(error, None),
+    )
+
+
+def _mean(scores: Mapping[str, float | None]) -> float | None:
+    numbers = [score for score in scores.values() if score is not None]
+    return sum(numbers) / len(numbers) if numbers else None
