@@ -1,0 +1,125 @@
+r"""Seeds: values that a task's texts are filled with, and the files that hold many of them.
+
+`<key>` in any text of a step becomes the seed's value, in one pass, so that a value is never searched again. A backslash keeps it
+as it is: `<\key>` becomes `<key>`, `<\\key>` becomes `<\key>`. Keys that the seed doesn't have are ordinary text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from agent_env.defaults import DEFAULT_LIMITS
+from agent_env.documents.reading import parse_json, read_file
+from agent_env.errors import Problem, ProblemsError
+
+Json = Any
+Seed = Mapping[str, Json]
+
+
+def substitute(value: Json, seed: Seed) -> Json:
+    """The value with every `<key>` of its texts replaced by `str(seed[key])`; keys of objects and numbers are left alone.
+
+    Parts without any come back as they are, not copied.
+    """
+    if not seed:
+        return value
+    names = "|".join(sorted(map(re.escape, seed), key=len, reverse=True))
+    return _substituted(value, re.compile(rf"<(\\*)({names})>"), seed)
+
+
+def _substituted(value: Json, pattern: re.Pattern[str], seed: Seed) -> Json:
+    match value:
+        case str():
+            return pattern.sub(lambda found: _filled(found, seed), value) if "<" in value else value
+        case dict():
+            made = {key: _substituted(member, pattern, seed) for key, member in value.items()}
+            return value if all(made[key] is value[key] for key in made) else made
+        case list() | tuple():
+            items = [_substituted(member, pattern, seed) for member in value]
+            return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+        case _:
+            return value
+
+
+def _filled(found: re.Match[str], seed: Seed) -> str:
+    backslashes, key = found.groups()
+    return f"<{backslashes[1:]}{key}>" if backslashes else str(seed[key])
+
+
+def read_seeds(path: Path | str) -> list[dict[str, Json]]:
+    """The seeds of a file: CSV with a header, a JSON list of objects, or one JSON object a line (`.jsonl`).
+
+    An empty cell or a null is absent, never the text `nan` (TP-11). CSV values are text.
+
+    Raises:
+        ProblemsError: Everything wrong with it, with line or JSON path.
+    """
+    source = str(path)
+    data = read_file(path, limit_bytes=DEFAULT_LIMITS.document_bytes)
+    match Path(path).suffix.lower():
+        case ".csv" | ".tsv":
+            return _csv(data, source, "\t" if source.lower().endswith(".tsv") else ",")
+        case ".json":
+            rows = parse_json(data, source=source)
+            return _objects(rows, source, [f"$[{i}]" for i in range(len(rows))] if isinstance(rows, list) else [])
+        case ".jsonl" | ".ndjson":
+            lines = [(f"line {i}", line) for i, line in enumerate(data.splitlines(), 1) if line.strip()]
+            return _objects([_line(line, source, where) for where, line in lines], source, [where for where, _ in lines])
+    raise ProblemsError([Problem("seeds are read from .csv, .tsv, .json or .jsonl", source)])
+
+
+def _line(line: bytes, source: str, where: str) -> Json:
+    try:
+        return parse_json(line, source=source)
+    except ProblemsError as error:
+        problems = (Problem(problem.message, source, f"{where} {problem.path or ''}".strip(), problem.hint) for problem in error.problems)
+        raise ProblemsError(problems) from error
+
+
+def _objects(rows: Json, source: str, places: Sequence[str]) -> list[dict[str, Json]]:
+    if not isinstance(rows, list):
+        raise ProblemsError([Problem("seeds are a list of objects", source, "$")])
+    wrong = [Problem("a seed is an object", source, where) for row, where in zip(rows, places, strict=True) if not isinstance(row, dict)]
+    if wrong:
+        raise ProblemsError(wrong)
+    return [{key: value for key, value in row.items() if value is not None} for row in rows]
+
+
+def _csv(data: bytes, source: str, delimiter: str) -> list[dict[str, Json]]:
+    import csv
+    import io
+
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ProblemsError([Problem("is not UTF-8 text", source, hint="save it as UTF-8")]) from error
+    seeds: list[dict[str, Json]] = []
+    problems: list[Problem] = []
+    header: list[str] | None = None
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            where = f"line {reader.line_num}"
+            if not any(cell.strip() for cell in row):
+                continue
+            if header is None:
+                header = [cell.strip() for cell in row]
+                problems += _header_problems(header, source, where)
+            elif len(row) > len(header):
+                problems.append(Problem(f"has {len(row)} cells, but the header has {len(header)}", source, where))
+            else:
+                seeds.append({key: cell for key, cell in zip(header, row, strict=False) if cell.strip()})
+    except csv.Error as error:
+        problems.append(Problem(f"is not valid CSV: {error}", source, f"line {reader.line_num}"))
+    if problems:
+        raise ProblemsError(problems)
+    return seeds
+
+
+def _header_problems(header: Sequence[str], source: str, where: str) -> list[Problem]:
+    problems = [Problem(f"column {i} has no name", source, where) for i, name in enumerate(header, 1) if not name]
+    twice = sorted({name for name in header if name and header.count(name) > 1})
+    return problems + [Problem(f"two columns are named {name!r}", source, where) for name in twice]
