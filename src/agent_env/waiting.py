@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -90,3 +90,31 @@ async def shielded(clean_up: Coroutine[object, object, T], *, seconds: float, wh
     if not work.cancelled():
         work.exception()  # marks it as seen: the cancellation is what the caller must hear
     raise cancelled
+
+
+async def together(works: Iterable[Coroutine[object, object, None]]) -> None:
+    """Runs all to their end. The first one that fails cancels the others, and its error is raised.
+
+    Unlike a `TaskGroup`, every cancellation of the caller reaches each of them, not only the first: where the first one starts a clean-up,
+    the second one must be able to stop it.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    cancelled: asyncio.CancelledError | None = None
+    failed: asyncio.Task[None] | None = None
+    pending = set(tasks)
+    while pending:
+        try:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError as error:
+            cancelled, done = error, set()
+            for task in pending:
+                task.cancel()
+        broken = next((task for task in done if not task.cancelled() and task.exception() is not None), None)
+        if broken is not None and failed is None:
+            failed = broken
+            for task in pending:
+                task.cancel()
+    if failed is not None:
+        failed.result()
+    if cancelled is not None:
+        raise cancelled

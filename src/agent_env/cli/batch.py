@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent_env.cli.boundary import InterruptionError
 from agent_env.cli.files import write_private
@@ -38,8 +38,18 @@ class Presentation:
     as_json: bool
     quiet: bool
     output: Path | None = None
-    """Folder for the runs' contexts."""
+    """A file (`….json`) for the results, or a folder for them and the runs' contexts."""
     fail_under: float | None = None
+
+    @property
+    def results_file(self) -> Path:
+        """Where the results go."""
+        return Path(self.output or ".") if self.contexts is None else self.contexts / "results.json"
+
+    @property
+    def contexts(self) -> Path | None:
+        """The folder for contexts, if there is to be one."""
+        return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
 def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation) -> int:
@@ -55,18 +65,33 @@ def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: 
     """
     results: list[Result] = []
     with watching(quiet=how.quiet or how.as_json) as watcher:
-        try:
-            run_async(lambda: _run_all(prepare, concurrency, how, watcher, results))
-            interruption = None
-        except InterruptionError as error:
-            interruption = error
+        interruption = interrupted_by(lambda: _run_all(prepare, concurrency, how, watcher, results))
+    return conclude(results, watcher, how, interruption)
+
+
+def interrupted_by(work: Callable[[], Coroutine[object, object, object]]) -> InterruptionError | None:
+    """Runs `work`; an interruption is given back, so that what is known can be shown first."""
+    try:
+        run_async(work)
+    except InterruptionError as error:
+        return error
+    return None
+
+
+def conclude(results: Sequence[Result], watcher: Watcher, how: Presentation, interruption: InterruptionError | None) -> int:
+    """Shows and writes everything that is known, then says how it ended."""
     verdict = Verdict(with_unfinished(results, watcher), how.fail_under)
     if how.as_json:
         write_json(verdict.to_json())
     else:
         show(verdict, quiet=how.quiet)
-        if how.output is not None and not how.quiet:
-            line(f"contexts: {how.output}")
+    if how.output is not None:
+        write_private(how.results_file, json.dumps(verdict.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
+        if not how.quiet and not how.as_json:
+            line(f"written: {how.output}")
+    for run in watcher.runs.values():
+        for name, why in (*run.left.get("failed", {}).items(), *((name, "the teardown was stopped") for name in run.left.get("left", ()))):
+            note(f"left: sandbox {name} of run {run.run_id}: {why}; agent-env runs teardown {run.run_id}")
     if interruption is not None:
         raise interruption
     return 0 if verdict.ok else 1
@@ -109,16 +134,12 @@ def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
     return path
 
 
-def kept_note(results: Sequence[Result]) -> None:
-    """How to get into places that were left up."""
-    for result in results:
-        note(f"kept: agent-env shell {result.run_id} · agent-env runs teardown {result.run_id}")
-
-
 async def _run_all(
     prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation, watcher: Watcher, results: list[Result]
 ) -> None:
     import asyncio
+
+    from agent_env.waiting import together
 
     async with opened_engine() as engine:
         jobs = prepare(engine)
@@ -128,45 +149,13 @@ async def _run_all(
         async def one(number: int, job: Job) -> None:
             async with slots:
                 run_id = await engine.submit(job.plan, job.options)
+                watcher.begin(run_id, job.name)
                 outcome = await engine.execute(run_id, observer=watcher)
                 finished[number] = Result.of(job.name, outcome)
-                if how.output is not None:
-                    await asyncio.to_thread(context_file, how.output, job.stem or job.plan.task_id, outcome)
+                if how.contexts is not None:
+                    await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)
 
         try:
             await together([one(number, job) for number, job in enumerate(jobs)])
         finally:
             results += [finished[number] for number in sorted(finished)]
-
-
-async def together(works: Sequence[Any]) -> None:
-    """Runs all to their end; every cancellation of the caller is passed on to each of them, also the second one.
-
-    A `TaskGroup` would pass on the first one only, and the second Ctrl-C must stop the clean-up that the first one began.
-    """
-    import asyncio
-
-    tasks = [asyncio.ensure_future(work) for work in works]
-    cancelled: asyncio.CancelledError | None = None
-    pending = set(tasks)
-    while pending:
-        try:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
-            if any(not task.cancelled() and task.exception() for task in done):
-                for task in pending:
-                    task.cancel()
-        except asyncio.CancelledError as error:
-            cancelled = error
-            for task in pending:
-                task.cancel()
-            pending = {task for task in pending if not task.done()}
-    failed = next((task for task in tasks if not task.cancelled() and task.exception()), None)
-    if failed is not None:
-        failed.result()
-    if cancelled is not None:
-        raise cancelled
-
-
-def overrides_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`user_overrides` from options: only what was given."""
-    return {name: value for name, value in given.items() if value is not None}

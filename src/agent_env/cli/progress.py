@@ -35,12 +35,19 @@ class Running:
     now: dict[str, str] = field(default_factory=dict)
     """Steps that run → what they last said."""
     ended: Mapping[str, Any] | None = None
+    left: Mapping[str, Any] = field(default_factory=dict)
+    """The report of its teardown."""
 
 
 class Watcher(Protocol):
     """An observer of the engine that also remembers, so that an interrupted command can still say what became of its runs."""
 
     runs: dict[str, Running]
+    total: int | None
+
+    def begin(self, run_id: str, task: str) -> None:
+        """A run begins, under the name by which its user knows the task."""
+        ...
 
     def on_event(self, event: Event) -> None:
         """Takes one event; never blocks."""
@@ -52,6 +59,11 @@ class Silent:
 
     def __init__(self) -> None:
         self.runs: dict[str, Running] = {}
+        self.total: int | None = None
+
+    def begin(self, run_id: str, task: str) -> None:
+        """Takes note of a run."""
+        self.runs[run_id] = Running(run_id, task)
 
     def on_event(self, event: Event) -> None:
         """Keeps account of runs and their steps."""
@@ -61,8 +73,7 @@ class Silent:
             run = self.runs[event.run_id] = Running(event.run_id, str(payload.get("task") or payload.get("task_id") or event.run_id))
         match event.kind:
             case "run_started":
-                run.task = str(payload.get("task") or payload.get("task_id") or run.task)
-                run.steps = int(payload.get("steps") or payload.get("total") or 0)
+                run.steps, run.done = int(payload.get("steps") or 0), int(payload.get("done") or 0)
             case "step_started":
                 run.now[event.step_id or ""] = str(payload.get("type") or "")
                 run.steps = int(payload.get("total") or run.steps)
@@ -74,6 +85,8 @@ class Silent:
             case "run_finished":
                 run.now.clear()
                 run.ended = payload
+            case "teardown":
+                run.left = payload
         self.show(run, event)
 
     def show(self, run: Running, event: Event) -> None:
@@ -115,10 +128,6 @@ def _line(run: Running, event: Event) -> str | None:
 class Live(Silent):
     """A table of at most a handful of running tasks, and counts of all."""
 
-    def __init__(self, total: int | None) -> None:
-        super().__init__()
-        self._total = total
-
     def render(self) -> RenderableType:
         """What the terminal shows now."""
         from rich.table import Table
@@ -132,14 +141,14 @@ class Live(Silent):
             grid.add_row(*(Text(clean(cell).replace("\n", " "), no_wrap=True, overflow="ellipsis") for cell in (run.task, count, now)))
         ended = Counter(str((run.ended or {}).get("word") or (run.ended or {}).get("status")) for run in self.runs.values() if run.ended)
         more = f"{len(live) - SHOWN_RUNS} more running · " if len(live) > SHOWN_RUNS else ""
-        total = f" of {self._total}" if self._total else ""
+        total = f" of {self.total}" if self.total else ""
         words = "".join(f" · {count} {word}" for word, count in ended.items())
         grid.add_row(Text(f"{more}{sum(ended.values())}{total} done{words}", style="dim"))
         return grid
 
 
 @contextmanager
-def watching(*, quiet: bool, total: int | None = None) -> Iterator[Watcher]:
+def watching(*, quiet: bool) -> Iterator[Watcher]:
     """The watcher that fits where standard error goes."""
     if quiet:
         yield Silent()
@@ -149,7 +158,7 @@ def watching(*, quiet: bool, total: int | None = None) -> Iterator[Watcher]:
         from rich.console import Console
         from rich.live import Live as Screen
 
-        watcher = Live(total)
+        watcher = Live()
         console = Console(stderr=True)
         with Screen(get_renderable=watcher.render, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
             yield watcher

@@ -53,6 +53,13 @@ def artifacts_of(memory: Memory) -> Artifacts:
     return Artifacts(memory.documents, memory.objects)
 
 
+def stores_of(memory: Memory) -> Stores:
+    """These stores with artifacts over them, as planning wants them."""
+    from agent_env.engine import Stores
+
+    return Stores(memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, artifacts_of(memory))
+
+
 def find_run(stores: Memory | Stores, prefix: str) -> RunRow:
     """The run of that id, or whose id starts so.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent_env.artifacts import Artifacts
 from agent_env.engine.engine import Engine
 from agent_env.engine.options import Stores
+from agent_env.engine.teardown import DEFAULT_PROVIDER
 from agent_env.redaction import Redactor
 from agent_env.sandboxes import provider
 from agent_env.stores.opening import open_memory
@@ -17,6 +18,8 @@ from agent_env.stores.opening import open_memory
 if TYPE_CHECKING:
     from agent_env.config import Config
     from agent_env.sandboxes.contract import Provider
+
+UNSAFE_HOST = "unsafe_host"
 
 
 @asynccontextmanager
@@ -26,6 +29,8 @@ async def open_engine(config: Config) -> AsyncIterator[Engine]:
     Raises:
         StorageError: The run database can't be reached or used.
     """
+    if config.sandbox.unsafe_host and config.sandbox.default == DEFAULT_PROVIDER:
+        config = replace(config, sandbox=replace(config.sandbox, default=UNSAFE_HOST))
     redactor = Redactor()
     with open_memory(config, seen=redactor.add) as memory:
         artifacts = Artifacts(memory.documents, memory.objects)
@@ -42,12 +47,3 @@ def providers_of(config: Config) -> Callable[[str], Provider]:
         return provider(name, state_root=config.state_root, limits=config.limits, options=options)
 
     return make
-
-
-def default_concurrency(config: Config) -> int:
-    """How many runs at once: as configured, else by the cores and the memory that this process may use."""
-    if config.run.concurrency is not None:
-        return config.run.concurrency
-    cores = len(os.sched_getaffinity(0))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(4 * cores, memory // config.limits.run_memory_bytes))

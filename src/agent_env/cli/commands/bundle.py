@@ -13,7 +13,7 @@ from agent_env.cli.session import configuration, opened_stores
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_env.bundles import BundlePlan
+    from agent_env.bundles.plan import BundlePlan
 
 
 @click.group(cls=Group)
@@ -112,7 +112,12 @@ def shown(folder: Path) -> str:
 
 
 def _plan(bundle: str, *, strict: bool) -> BundlePlan:
-    from agent_env.bundles import plan_bundle_named
+    from agent_env.bundles.installed import find_bundle
+    from agent_env.bundles.plan import plan_folder
+    from agent_env.cli.session import stores_of
 
-    with opened_stores(configuration()) as stores:
-        return plan_bundle_named(bundle, stores, everything=True, strict=strict)
+    found = find_bundle(bundle)
+    if found.note:
+        note(found.note)
+    with opened_stores(configuration()) as memory:
+        return plan_folder(found.folder, stores_of(memory), everything=True, id_root=found.id_root, name=found.name, strict=strict)

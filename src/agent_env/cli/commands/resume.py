@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from agent_env.cli.frame import Command
-from agent_env.cli.output import json_option, write_json
-from agent_env.cli.session import find_run, opened_engine, run_async
+from agent_env.cli.output import json_option
+from agent_env.cli.session import find_run, opened_engine
 from agent_env.errors import UsageError
-
-if TYPE_CHECKING:
-    from agent_env.engine import RunOutcome
 
 
 @click.command(cls=Command)
@@ -31,24 +26,23 @@ def resume(run: str, redeploy: bool, decide: tuple[str, ...], quiet: bool, as_js
 
     RUN is a run's id or its first letters. Finished steps never run again.
     """
+    from agent_env.cli.batch import Presentation, conclude, interrupted_by
     from agent_env.cli.progress import watching
-    from agent_env.cli.results import Result, Verdict, show
+    from agent_env.cli.results import Result
 
     choices = dict(map(_choice, decide))
-    with watching(quiet=quiet or as_json, total=1) as watcher:
+    results: list[Result] = []
+    with watching(quiet=quiet or as_json) as watcher:
 
-        async def work() -> RunOutcome:
+        async def work() -> None:
             async with opened_engine() as engine:
-                run_id = find_run(engine.stores, run).run_id
-                return await engine.resume(run_id, redeploy=redeploy, choices=choices, observer=watcher)
+                row = find_run(engine.stores, run)
+                watcher.begin(row.run_id, row.bundle_path or row.task_id)
+                outcome = await engine.resume(row.run_id, redeploy=redeploy, choices=choices, observer=watcher)
+                results.append(Result.of(row.bundle_path or row.task_id, outcome))
 
-        outcome = run_async(work)
-    verdict = Verdict([Result.of(outcome.task_id, outcome)])
-    if as_json:
-        write_json(verdict.to_json())
-    else:
-        show(verdict, quiet=quiet)
-    return 0 if verdict.ok else 1
+        interruption = interrupted_by(work)
+    return conclude(results, watcher, Presentation(as_json, quiet), interruption)
 
 
 def _choice(text: str) -> tuple[str, str]:

@@ -231,7 +231,6 @@ def run(id: str, version: int | None, **given: Any) -> int:
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.tasks import planned, start_context
     from agent_env.engine import RunOptions
-    from agent_env.engine.opening import default_concurrency
 
     overrides = _overrides(given)
     context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
@@ -258,7 +257,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"] or default_concurrency(configuration()), _presentation(id, "run", given))
+    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(id, "run", given))
 
 
 @task.command("run-batch")
@@ -298,6 +297,13 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
         return jobs
 
     return run_jobs(prepare, given["concurrency"], _presentation(id, "batch", given))
+
+
+def _concurrency() -> int:
+    from agent_env.bundles.work import default_concurrency
+
+    config = configuration()
+    return config.run.concurrency or default_concurrency(config.limits)
 
 
 def _overrides(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,158 @@
+"""`agent-env run` of a bundle: what is asked of `bundles`, and what is shown of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent_env.cli.batch import Presentation, conclude, context_file, interrupted_by
+from agent_env.cli.output import line, note, write_json
+from agent_env.cli.progress import Watcher, watching
+from agent_env.cli.results import Result
+from agent_env.cli.session import configuration, opened_engine, opened_stores, stores_of
+from agent_env.cli.tasks import seeds_of
+from agent_env.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_env.bundles.installed import Found, Installed
+    from agent_env.bundles.materialise import Written
+    from agent_env.bundles.run import BundleRunRequest, TaskRun
+    from agent_env.bundles.work import WorkItem
+    from agent_env.engine import Event
+
+
+class Observer:
+    """Passes on to the watcher what concerns single runs, and collects their results."""
+
+    def __init__(self, watcher: Watcher, how: Presentation) -> None:
+        self.results: list[Result] = []
+        self.kept: list[str] = []
+        self._watcher = watcher
+        self._how = how
+        self._speaks = not (how.quiet or how.as_json)
+
+    def on_written(self, written: Written) -> None:
+        """Says which entries have a new version; what is unchanged is not worth a line."""
+        for warning in written.plan.warnings:
+            note(f"warning: {warning}")
+        if self._speaks:
+            for entry in written.entries:
+                if entry.changed:
+                    note(str(entry))
+
+    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
+        """Knows how much there is to do."""
+        self._watcher.total = len(items)
+        if self._speaks and len(items) > 1:
+            note(f"{len(items)} runs, {min(concurrency, len(items))} at once")
+
+    def on_started(self, item: WorkItem, run_id: str) -> None:
+        """Gives the run the name of its task."""
+        self._watcher.begin(run_id, item.label)
+
+    def on_event(self, event: Event) -> None:
+        """Passes it on."""
+        self._watcher.on_event(event)
+
+    def on_outcome(self, run: TaskRun) -> None:
+        """Keeps the result, and writes the run's context where that was asked for."""
+        self.results.append(Result.of(run.task, run.outcome))
+        if run.outcome.teardown is None and run.outcome.status != "cancelled" and not run.reused:
+            self.kept.append(run.outcome.run_id)
+        if self._how.contexts is not None:
+            context_file(self._how.contexts, run.outcome.task_id, run.outcome)
+
+    def on_wait(self, bundle_id: str) -> None:
+        """Says why nothing happens."""
+        note(f"waiting: another process writes the documents of {bundle_id}")
+
+
+def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, overrides: Mapping[str, Any]) -> int:
+    """Runs a bundle, shows its results and returns the exit code."""
+    from agent_env.bundles.run import run_bundle
+
+    request, config = _request(found, given, overrides), configuration()
+    ordered: list[Result] = []
+    with watching(quiet=how.quiet or how.as_json) as watcher:
+        observer = Observer(watcher, how)
+
+        async def work() -> None:
+            async with opened_engine(config) as engine:
+                done = await run_bundle(request, engine, config=config, observer=observer)
+                ordered.extend(Result.of(run.task, run.outcome) for run in done.runs)
+
+        interruption = interrupted_by(work)
+    if interruption is None and not ordered:
+        raise UsageError(f"{found.name or found.folder} has no tasks to run", hint="agent-env bundle show BUNDLE")
+    if not how.as_json:
+        for run_id in observer.kept:
+            note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
+    return conclude(ordered or observer.results, watcher, how, interruption)
+
+
+def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:
+    """Shows everything that a run would find out before it starts anything."""
+    from agent_env.bundles.run import dry_run as predict
+
+    with opened_stores() as memory:
+        done = predict(_request(found, given, overrides), stores_of(memory))
+    warnings = [str(warning) for warning in done.plan.warnings]
+    if given["as_json"]:
+        entries = [
+            {"name": entry.name, "id": entry.id, "version": entry.version, "changed": entry.changed, "reasons": list(entry.reasons)}
+            for entry in done.written.entries
+        ]
+        runs = [{"task": item.task.name, "attempt": item.attempt, "seed": dict(item.seed)} for item in done.items]
+        write_json({"dry_run": True, "entries": entries, "runs": runs, "warnings": warnings})
+        return 0
+    line("Dry run: nothing is written or run.")
+    for warning in warnings:
+        line(f"warning: {warning}")
+    for entry in done.written.entries:
+        line(str(entry))
+    line("would run:")
+    for item in done.items:
+        line(f"  {item.label} ({len(item.task.plan.steps)} steps)")
+    for name in done.plan.skipped:
+        line(f"not selected: {name}")
+    return 0
+
+
+def contents(bundle: Installed) -> dict[str, Any]:
+    """One installed bundle, for the listing."""
+    from agent_env.bundles.parse import read_bundle
+
+    read = read_bundle(bundle.folder, id_root=bundle.id_root, name=bundle.name).bundle
+    counts = Counter(str(entry.kind) for entry in read.entries)
+    return {
+        "name": bundle.name,
+        "package": bundle.distribution,
+        "folder": str(bundle.folder),
+        "description": read.description,
+        "contents": dict(counts),
+        "aliases": {table: {name: list(aliases) for name, aliases in names.items()} for table, names in read.aliases.items()},
+    }
+
+
+def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> BundleRunRequest:
+    from agent_env.bundles.run import BundleRunRequest
+
+    return BundleRunRequest(
+        folder=found.folder,
+        id_root=found.id_root,
+        name=found.name,
+        tasks=given["tasks"],
+        evals=given["evals"],
+        attempts=given["attempts"],
+        seeds=seeds_of(given["seeds"]) if given["seeds"] else (),
+        seed=given["seed"],
+        concurrency=given["concurrency"],
+        keep=given["keep"],
+        pause_on_failure=given["pause_on_failure"],
+        resume=given["resume"],
+        redeploy=given["redeploy"],
+        model=given["model"],
+        overrides=overrides,
+        strict=given["strict"],
+    )

@@ -1,0 +1,143 @@
+"""`agent-env run`: a bundle's tasks, or one task, to their scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.frame import Command
+from agent_env.cli.output import json_option, note, table, write_json
+from agent_env.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from agent_env.cli.batch import Presentation
+
+UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, and can read, change and delete whatever you can"
+
+
+@click.command(cls=Command)
+@click.argument("bundle", required=False)
+@click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task, by name or id. Repeatable.")
+@click.option("--eval", "evals", multiple=True, metavar="NAME", help="Only this eval's tasks. Repeatable.")
+@click.option("--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each task.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once; by cores and memory when absent.")
+@click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this.")
+@json_option
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write results to this file (.json), or with all contexts into this folder."
+)
+@click.option("--keep", is_flag=True, help="Leave the sandboxes up when runs have ended.")
+@click.option("--pause-on-failure", is_flag=True, help="Leave the sandboxes of failed runs up, to look into them and resume.")
+@click.option("--dry-run", is_flag=True, help="Check everything and say what would happen; write and run nothing.")
+@click.option("--seed", type=int, help="Fills <seed> in the tasks: another number in each run, the same ones in each call.")
+@click.option("--seeds", type=click.Path(path_type=Path), help="CSV file: a run of each task for each row, its columns are placeholders.")
+@click.option("--resume", is_flag=True, help="Go on with the last call for the same work; what it finished is not done again.")
+@click.option("--redeploy", is_flag=True, help="With --resume: deploy again what is gone.")
+@click.option("--model", help="The model that solves.")
+@click.option("--user-model", help="The model of the user simulator.")
+@click.option("--judge-model", help="The model that grades rubrics.")
+@click.option("--agent", help="The agent, over what tasks say.")
+@click.option("--sandbox", help="Provider of sandboxes, over what tasks say.")
+@click.option("--strict", is_flag=True, help="Warnings are problems.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, only the last line.")
+@click.option("--unsafe-host", is_flag=True, help="Run task code on the bare machine, without any isolation.")
+@click.pass_context
+def run(ctx: click.Context, /, bundle: str | None, **given: Any) -> int:
+    """Run BUNDLE: a folder, the name of an installed bundle, a task's JSON file, or the id of a stored task.
+
+    Without BUNDLE, list the installed bundles. Exit code: 0 when every run completed (and the mean score reaches --fail-under), 1 when not,
+    2 when something is wrong with what was given, 130 or 143 when interrupted. Ctrl-C once cancels and cleans up, twice stops that.
+    """
+    if bundle is None:
+        _only_json(ctx)
+        return _list(as_json=given["as_json"])
+    if given["redeploy"] and not given["resume"]:
+        raise UsageError("--redeploy goes with --resume")
+    if given["unsafe_host"]:
+        if given["sandbox"]:
+            raise UsageError("--unsafe-host and --sandbox exclude each other")
+        note(UNSAFE_NOTE)
+    if _is_task_file(bundle):
+        return _single(bundle, given, file=Path(bundle).expanduser())
+    from agent_env.bundles.installed import find_bundle
+
+    try:
+        found = find_bundle(bundle)
+    except NotFoundError:
+        if not _is_stored_task(bundle):
+            raise
+        return _single(bundle, given, file=None)
+    from agent_env.cli.bundle_runs import dry_run, run_found
+
+    if found.note:
+        note(found.note)
+    if given["dry_run"]:
+        return dry_run(found, given, overrides=_overrides(given))
+    return run_found(found, given, _presentation(given), overrides=_overrides(given))
+
+
+def _only_json(ctx: click.Context) -> None:
+    """Options say something about a bundle; without one they are a mistake."""
+    typed = [
+        param.opts[0]
+        for param in ctx.command.params
+        if param.name not in {"as_json", "bundle"}
+        and param.name in ctx.params
+        and ctx.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        raise UsageError(f"{', '.join(typed)} needs a BUNDLE", hint="agent-env run lists the installed ones")
+
+
+def _list(*, as_json: bool) -> int:
+    from agent_env.bundles.installed import installed_bundles
+    from agent_env.cli.bundle_runs import contents
+
+    found = [contents(bundle) for bundle in installed_bundles()]
+    if as_json:
+        write_json({"bundles": found})
+        return 0
+    rows = [
+        (b["name"], b["package"], ", ".join(f"{count} {kind}" for kind, count in b["contents"].items()), b["description"]) for b in found
+    ]
+    table(("NAME", "PACKAGE", "CONTENTS", "DESCRIPTION"), rows)
+    note("run one: agent-env run NAME · start your own: agent-env bundle new FOLDER")
+    return 0
+
+
+def _is_task_file(text: str) -> bool:
+    path = Path(text).expanduser()
+    return path.is_file() or (path.suffix == ".json" and not path.is_dir())
+
+
+def _is_stored_task(id: str) -> bool:
+    from agent_env.cli.session import opened_stores
+    from agent_env.cli.tasks import COLLECTION
+
+    with opened_stores() as stores:
+        return stores.documents.get(COLLECTION, id) is not None
+
+
+def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
+    from agent_env.cli.single import run_single
+
+    for name in ("tasks", "evals", "resume"):
+        if given[name]:
+            raise UsageError(
+                f"--{name.removesuffix('s')} goes with a bundle; {text!r} is a single task", hint="agent-env resume RUN goes on"
+            )
+    return run_single(text, file, given, _presentation(given), overrides=_overrides(given))
+
+
+def _presentation(given: dict[str, Any]) -> Presentation:
+    from agent_env.cli.batch import Presentation
+
+    return Presentation(given["as_json"], given["quiet"], given["output"], given["fail_under"])
+
+
+def _overrides(given: dict[str, Any]) -> dict[str, Any]:
+    sandbox = "unsafe_host" if given["unsafe_host"] else given["sandbox"]
+    wanted = {"user_model": given["user_model"], "judge_model": given["judge_model"], "a2a_agent_id": given["agent"], "sandbox": sandbox}
+    return {name: value for name, value in wanted.items() if value is not None}
