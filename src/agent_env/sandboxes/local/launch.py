@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 from agent_env.clock import SystemClock
 from agent_env.errors import InfrastructureError, UnsupportedError
@@ -57,30 +58,51 @@ def start(plan: Plan, *, seconds: float) -> Started:
         InfrastructureError: It did not start; the message says what went wrong.
     """
     until = _CLOCK.monotonic() + seconds
-    report, report_end = os.pipe()
-    waits: dict[str, int] = {}
-    ends = [report_end]
-    words = [str(plan.helper), "confine", "--report-fd", str(report_end)]
-    for name, option, wanted in (("network", "--slirp-ready-fd", plan.network), ("limits", "--limited-fd", plan.limited)):
-        if wanted:
-            waits[name], end = os.pipe()
-            ends.append(end)
-            words += [option, str(end)]
-    for kept in plan.keep:
-        words += ["--keep-fd", str(kept)]
-    try:
-        try:
-            _spawn([*words, *plan.own, *plan.view, "--", *plan.payload], plan, [*ends, *plan.keep], until)
-        finally:
-            for end in ends:
-                os.close(end)
-        return _started(_report(report, until), waits, plan.log)
-    except BaseException:
-        for wait in waits.values():
-            os.close(wait)
-        raise
-    finally:
-        os.close(report)
+    with _Pipes() as pipes:
+        words = [str(plan.helper), "confine", *pipes.open("report", "--report-fd")]
+        if plan.network:
+            words += pipes.open("network", "--slirp-ready-fd")
+        if plan.limited:
+            words += pipes.open("limits", "--limited-fd")
+        for kept in plan.keep:
+            words += ["--keep-fd", str(kept)]
+        _spawn([*words, *plan.own, *plan.view, "--", *plan.payload], plan, [*pipes.ends, *plan.keep], until)
+        pipes.close_ends()
+        first, guardian = _started(_report(pipes.readers["report"], until), plan.log)
+        return Started(first, guardian, pipes.keep_all_but("report"))
+
+
+class _Pipes:
+    """Pipes whose writing ends go to the new processes. What is not kept is closed."""
+
+    def __init__(self) -> None:
+        self.readers: dict[str, int] = {}
+        self.ends: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_ends()
+        for reader in self.readers.values():
+            os.close(reader)
+
+    def open(self, name: str, option: str) -> list[str]:
+        """Makes a pipe, and gives the words that tell its writing end."""
+        self.readers[name], end = os.pipe()
+        self.ends.append(end)
+        return [option, str(end)]
+
+    def close_ends(self) -> None:
+        """Only the new processes write now, so that a reader sees their end."""
+        while self.ends:
+            os.close(self.ends.pop())
+
+    def keep_all_but(self, name: str) -> dict[str, int]:
+        """Hands the other readers over to the caller."""
+        kept = {other: reader for other, reader in self.readers.items() if other != name}
+        self.readers = {name: self.readers[name]}
+        return kept
 
 
 def _spawn(words: list[str], plan: Plan, descriptors: list[int], until: float) -> None:
@@ -95,12 +117,12 @@ def _spawn(words: list[str], plan: Plan, descriptors: list[int], until: float) -
             pass_fds=descriptors,
             start_new_session=True,
         )
-    try:
-        process.wait(max(until - _CLOCK.monotonic(), 0.0))
-    except subprocess.TimeoutExpired as error:
+    started = Identity.of(process.pid)
+    if started is not None and not started.wait_gone(until - _CLOCK.monotonic()):
         process.kill()
         process.wait()
-        raise InfrastructureError("the sandbox's guardian did not start in time") from error
+        raise InfrastructureError("the sandbox's guardian did not start in time")
+    process.wait()
 
 
 def _report(descriptor: int, until: float) -> str:
@@ -117,12 +139,12 @@ def _report(descriptor: int, until: float) -> str:
     return text.decode(errors="replace").strip()
 
 
-def _started(report: str, waits: dict[str, int], log: Path) -> Started:
+def _started(report: str, log: Path) -> tuple[Identity, Identity]:
     match report.split():
         case ["ok", first, guardian]:
             identities = Identity.of(int(first)), Identity.of(int(guardian))
             if identities[0] is not None and identities[1] is not None:
-                return Started(identities[0], identities[1], waits)
+                return identities[0], identities[1]
             report = "error it ended at once"
     problem = report.removeprefix("error ") or "its guardian ended without a word"
     if problem.startswith(_NO_NAMESPACES):

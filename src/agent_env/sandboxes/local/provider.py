@@ -15,7 +15,7 @@ from agent_env.clock import SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError, UserError
-from agent_env.places import Place, Shape
+from agent_env.places import Shape
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
 from agent_env.sandboxes.local import limits as control
 from agent_env.sandboxes.local import link, removal
@@ -132,15 +132,18 @@ class LocalProvider:
         facts = self._first_facts(spec)
         self._records.open(facts)
         waits: dict[str, int] = {}
-        try:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self._undo, spec.sandbox_id)
+            undo.callback(lambda: Settling(waits).close())
             work = asyncio.to_thread(self._make, facts, spec, waits)
             facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
-            return await self._handle(facts, spec.epoch, spec.token, waits)
-        except BaseException:
-            Settling(waits).close()
-            with contextlib.suppress(InfrastructureError):  # the first error is the one to tell; `gc` finds what is left
-                await shielded(self.destroy(spec.sandbox_id), seconds=self._limits.teardown_seconds, what="removing the sandbox")
-            raise
+            sandbox = await self._handle(facts, spec.epoch, spec.token, waits)
+            undo.pop_all()
+            return sandbox
+
+    async def _undo(self, sandbox_id: str) -> None:
+        with contextlib.suppress(InfrastructureError):  # the first error is the one to tell; `gc` finds what is left
+            await shielded(self.destroy(sandbox_id), seconds=self._limits.teardown_seconds, what="removing the sandbox")
 
     async def attach(self, sandbox_id: str, *, epoch: int, token: str) -> LocalSandbox:
         """A handle on an existing sandbox.
@@ -329,10 +332,8 @@ class LocalProvider:
 
     async def _handle(self, facts: Facts, epoch: int, token: str, waits: Mapping[str, int]) -> LocalSandbox:
         folder = self._records.folder(facts.sandbox_id)
-        inner: Place = await link.connect(
-            folder / "helper.sock", place_id=facts.sandbox_id, labels=facts.labels, epoch=epoch, token=token, limits=self._limits
-        )
-        return LocalSandbox(facts, self._records, inner, Settling(waits), self._limits)
+        connection = await link.connect(folder / "helper.sock", sandbox_id=facts.sandbox_id, epoch=epoch, token=token, limits=self._limits)
+        return LocalSandbox(facts, self._records, connection, settling=Settling(waits), limits=self._limits)
 
     # Removing
 

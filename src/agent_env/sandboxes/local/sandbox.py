@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from agent_env.defaults import Limits
 from agent_env.documents.network import NetworkPolicy
 from agent_env.errors import PlaceLostError, UnsupportedError
-from agent_env.places import Command, Completed, Ending, Entry, LedgerEntry, Missing, Place, PlaceKind, Process, Published, Upload
+from agent_env.places import Command, Completed, Ending, Place, PlaceKind, Published
 from agent_env.places.endpoint import LOOPBACK
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.execution import HelperProcess
+from agent_env.places.helper.place import HelperPlace
 from agent_env.sandboxes.contract import Level, SandboxInfo
 from agent_env.sandboxes.local import limits as control
 from agent_env.sandboxes.local.records import Facts, Records
@@ -101,94 +104,39 @@ class LimitWatch:
         return ""
 
 
-class LocalPlace:
+class LocalPlace(HelperPlace):
     """The machine place: the helper's, with the place's own limits told apart from a command's own ending."""
 
-    def __init__(self, inner: Place, settling: Settling, watch: LimitWatch, limits: Limits) -> None:
-        self._inner = inner
+    def __init__(self, connection: Connection, facts: Facts, *, settling: Settling, watch: LimitWatch, limits: Limits) -> None:
+        super().__init__(connection, place_id=facts.sandbox_id, kind=PlaceKind.MACHINE, labels=facts.labels, limits=limits)
         self._settling = settling
         self._watch = watch
-        self._limits = limits
-
-    @property
-    def id(self) -> str:
-        """The sandbox's id."""
-        return self._inner.id
-
-    @property
-    def kind(self) -> PlaceKind:
-        """A machine."""
-        return PlaceKind.MACHINE
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The sandbox's labels."""
-        return self._inner.labels
+        self._settle_seconds = limits.connect_seconds
 
     async def run(self, command: Command) -> Completed:
         """As the contract says. A command that ends badly while a limit of the *place* was reached is `LOST`, never a score."""
-        await self._settling.wait(self._limits.connect_seconds)
+        await self._settling.wait(self._settle_seconds)
         before = self._watch.snapshot()
-        completed = await self._inner.run(command)
+        completed = await super().run(command)
         if completed.ok or completed.ending is Ending.TIMED_OUT:
             return completed
         reached = self._watch.since(before)
         return replace(completed, ending=Ending.LOST, detail=reached) if reached else completed
 
-    async def start(self, command: Command) -> Process:
+    async def start(self, command: Command) -> HelperProcess:
         """As the contract says."""
-        await self._settling.wait(self._limits.connect_seconds)
-        return await self._inner.start(command)
-
-    async def put(self, uploads: Sequence[Upload], *, owner: str | None = None) -> None:
-        """As the contract says."""
-        await self._inner.put(uploads, owner=owner)
-
-    async def get(
-        self, paths: Sequence[PurePosixPath], into: Path, *, limit_bytes: int | None = None
-    ) -> Mapping[PurePosixPath, Path | Missing]:
-        """As the contract says."""
-        return await self._inner.get(paths, into, limit_bytes=limit_bytes)
-
-    async def read(self, path: PurePosixPath, *, limit_bytes: int | None = None) -> bytes | Missing:
-        """As the contract says."""
-        return await self._inner.read(path, limit_bytes=limit_bytes)
-
-    async def stat(
-        self, paths: Sequence[PurePosixPath], *, follow: bool = True, digest: bool = False
-    ) -> Mapping[PurePosixPath, Entry | Missing]:
-        """As the contract says."""
-        return await self._inner.stat(paths, follow=follow, digest=digest)
-
-    def walk(self, root: PurePosixPath, *, digest: bool = False) -> AsyncIterator[Entry]:
-        """As the contract says."""
-        return self._inner.walk(root, digest=digest)
-
-    async def remove(self, paths: Sequence[PurePosixPath]) -> None:
-        """As the contract says."""
-        await self._inner.remove(paths)
-
-    async def stop_attempt(self, attempt: str) -> int:
-        """As the contract says."""
-        return await self._inner.stop_attempt(attempt)
-
-    async def ledger(self) -> Sequence[LedgerEntry]:
-        """As the contract says."""
-        return await self._inner.ledger()
-
-    async def aclose(self) -> None:
-        """As the contract says."""
-        await self._inner.aclose()
+        await self._settling.wait(self._settle_seconds)
+        return await super().start(command)
 
 
 class LocalSandbox:
     """A sandbox of this machine: one confined machine place."""
 
-    def __init__(self, facts: Facts, records: Records, inner: Place, settling: Settling, limits: Limits) -> None:
+    def __init__(self, facts: Facts, records: Records, connection: Connection, *, settling: Settling, limits: Limits) -> None:
         self._facts = facts
         self._settling = settling
         watch = LimitWatch(facts, records.folder(facts.sandbox_id) / "events")
-        self._place = LocalPlace(inner, settling, watch, limits)
+        self._place = LocalPlace(connection, facts, settling=settling, watch=watch, limits=limits)
 
     @property
     def info(self) -> SandboxInfo:

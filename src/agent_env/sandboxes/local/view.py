@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from agent_env.places.endpoint import is_local
@@ -63,6 +64,7 @@ _SHARED_ETC = (
     "/etc/fonts",
 )
 
+_SHOWN = ("/usr/", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")
 _KEPT_VARIABLES = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TERM")
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "ftp_proxy")
 _CERTIFICATE_VARIABLES = (
@@ -127,7 +129,7 @@ class Network:
         return self.how != "machine"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
     """A place's root and environment, to be made in `work_dir`."""
 
@@ -193,7 +195,7 @@ class View:
         # The one user can't give files away, which is what tar, as root, would try.
         made["TAR_OPTIONS"] = "--no-same-owner"
         if self.network.mode != "none":
-            made |= self._proxies() | {name: inside for name, _, inside in self._certificates()}
+            made |= self._proxies() | {name: inside for name, _, inside in self._certificates}
         return made | dict(self.extra) | {MARKER: self.sandbox_id}
 
     def _top_level(self, path: Path) -> list[str]:
@@ -231,22 +233,22 @@ class View:
                 found[name] = value
         return found
 
-    def _certificates(self) -> Iterator[tuple[str, Path | None, str]]:
+    @cached_property
+    def _certificates(self) -> tuple[tuple[str, Path | None, str], ...]:
         """Variable, file to be copied in (None where the inside sees it anyway), and path inside."""
+        found: list[tuple[str, Path | None, str]] = []
         for name in _CERTIFICATE_VARIABLES:
-            value = self.environ.get(name)
-            if not value:
-                continue
-            path = Path(value)
-            if any(path.is_relative_to(shown) for shown in ("/usr", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted")):
-                yield name, None, value
-            elif path.is_file():
-                yield name, path, f"/etc/agentenv/{path.name}"
+            value = self.environ.get(name, "")
+            if value.startswith(_SHOWN):
+                found.append((name, None, value))
+            elif value and (path := Path(value)).is_file():
+                found.append((name, path, f"/etc/agentenv/{path.name}"))
+        return tuple(found)
 
     def _copied_certificates(self) -> Iterator[tuple[Path, str]]:
         if self.network.mode == "none":
             return
-        for _, source, inside in self._certificates():
+        for _, source, inside in self._certificates:
             if source is not None:
                 yield source, inside.lstrip("/")
 
