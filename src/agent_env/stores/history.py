@@ -153,6 +153,11 @@ class History:
             params["limit"] = limit
         return [self._resource_row(row) for row in self._db.read(lambda tx: tx.execute(sql, params))]
 
+    def resource(self, resource_id: str) -> ResourceRow | None:
+        """One resource, of whichever run."""
+        rows = self._db.read(lambda tx: tx.execute("SELECT * FROM resources WHERE resource_id = :id", {"id": resource_id}))
+        return self._resource_row(rows[0]) if rows else None
+
     def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[EventRow]:
         """A run's committed events past sequence number `after`, in order."""
         sql = "SELECT run_id, seq, at, kind, step_id, payload FROM events WHERE run_id = :run AND seq > :after ORDER BY seq LIMIT :limit"
