@@ -51,6 +51,14 @@ def texts_in(value: Json, path: Path) -> Iterator[tuple[Path, str]]:
                 yield from texts_in(item, (*path, index))
 
 
+def spelled_below(path: Path) -> str:
+    """A path inside a step as messages show it."""
+    where = ""
+    for key in path:
+        where = at(where, key)
+    return where.lstrip(".")
+
+
 def spelled(index: int, path: Path) -> str:
     where = f"$[{index}]"
     for key in path:

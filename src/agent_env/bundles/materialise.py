@@ -81,8 +81,7 @@ def materialise(plan: BundlePlan, stores: WriteStores, *, dry_run: bool = False)
     if not dry_run and any(check.changed or check.adopted for check in checks):
         checks = _write(plan, checks, stores, hashes)
     entries = tuple(
-        WrittenEntry(write.entry.path, write.entry.id, check.version, check.reasons)
-        for write, check in zip(plan.writes, checks, strict=True)
+        WrittenEntry(write.entry.path, write.entry.id, check.version, check) for write, check in zip(plan.writes, checks, strict=True)
     )
     if dry_run:
         return Written(entries, plan)

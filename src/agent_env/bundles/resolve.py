@@ -60,10 +60,10 @@ class TaskResolver:
         found = list(self._find_outputs())
         self._outputs = {output.id.removeprefix(f"{self._task.id}/"): output for output in found} | {output.id: output for output in found}
         changed: dict[int, list[tuple[Path, str]]] = {}
-        for index, step in enumerate(self._task.steps):
-            declared = self._resolver.declared(step["type"])
-            changes = list(self._defaults(step))
-            step = {**step, **{str(path[0]): value for path, value in changes}} if changes else step
+        for index, written in enumerate(self._task.steps):
+            declared = self._resolver.declared(written["type"])
+            changes = list(self._defaults(written))
+            step = {**written, **{str(path[0]): value for path, value in changes}} if changes else written
             if declared is None:
                 self._opaque(index, step)
             elif not isinstance(declared, Unknown):
