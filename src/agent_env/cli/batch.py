@@ -78,13 +78,15 @@ def interrupted_by(work: Callable[[], Coroutine[object, object, object]]) -> Int
     return None
 
 
-def conclude(results: Sequence[Result], watcher: Watcher, how: Presentation, interruption: InterruptionError | None) -> int:
-    """Shows and writes everything that is known, then says how it ended."""
+def conclude(
+    results: Sequence[Result], watcher: Watcher, how: Presentation, interruption: InterruptionError | None, said: Sequence[str] = ()
+) -> int:
+    """Shows and writes everything that is known, and what else there is to say, then says how it ended."""
     verdict = Verdict(with_unfinished(results, watcher), how.fail_under)
     if how.as_json:
         write_json(verdict.to_json())
     else:
-        show(verdict, quiet=how.quiet)
+        show(verdict, quiet=how.quiet, said=said)
     if how.output is not None:
         write_private(how.results_file, json.dumps(verdict.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
         if not how.quiet and not how.as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from agent_env.cli.tasks import seeds_of
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_env.bundles.installed import Found, Installed
+    from agent_env.bundles.installed import Found
     from agent_env.bundles.materialise import Written
     from agent_env.bundles.run import BundleRunRequest, TaskRun
     from agent_env.bundles.work import WorkItem
@@ -70,10 +69,12 @@ class Observer:
 
 def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, overrides: Mapping[str, Any]) -> int:
     """Runs a bundle, shows its results and returns the exit code."""
+    from agent_env.bundles.report import summary_lines
     from agent_env.bundles.run import run_bundle
 
     request, config = _request(found, given, overrides), configuration()
     ordered: list[Result] = []
+    said: list[str] = []
     with watching(quiet=how.quiet or how.as_json) as watcher:
         observer = Observer(watcher, how)
 
@@ -81,6 +82,7 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
             async with opened_engine(config) as engine:
                 done = await run_bundle(request, engine, config=config, observer=observer)
                 ordered.extend(Result.of(run.task, run.outcome) for run in done.runs)
+                said.extend(summary_lines(done))
 
         interruption = interrupted_by(work)
     if interruption is None and not ordered:
@@ -88,51 +90,24 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
     if not how.as_json:
         for run_id in observer.kept:
             note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
-    return conclude(ordered or observer.results, watcher, how, interruption)
+    return conclude(ordered or observer.results, watcher, how, interruption, said)
 
 
 def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:
     """Shows everything that a run would find out before it starts anything."""
+    from agent_env.bundles.report import dry_run_lines, dry_run_report
     from agent_env.bundles.run import dry_run as predict
 
     with opened_stores() as memory:
         done = predict(_request(found, given, overrides), stores_of(memory))
-    warnings = [str(warning) for warning in done.plan.warnings]
     if given["as_json"]:
-        entries = [
-            {"name": entry.name, "id": entry.id, "version": entry.version, "changed": entry.changed, "reasons": list(entry.reasons)}
-            for entry in done.written.entries
-        ]
-        runs = [{"task": item.task.name, "attempt": item.attempt, "seed": dict(item.seed)} for item in done.items]
-        write_json({"dry_run": True, "entries": entries, "runs": runs, "warnings": warnings})
+        write_json(dry_run_report(done))
         return 0
-    line("Dry run: nothing is written or run.")
-    for warning in warnings:
-        line(f"warning: {warning}")
-    for entry in done.written.entries:
-        line(str(entry))
-    line("would run:")
-    for item in done.items:
-        line(f"  {item.label} ({len(item.task.plan.steps)} steps)")
-    for name in done.plan.skipped:
-        line(f"not selected: {name}")
+    for warning in done.plan.warnings:
+        note(f"warning: {warning}")
+    for text in dry_run_lines(done):
+        line(text)
     return 0
-
-
-def contents(bundle: Installed) -> dict[str, Any]:
-    """One installed bundle, for the listing."""
-    from agent_env.bundles.parse import read_bundle
-
-    read = read_bundle(bundle.folder, id_root=bundle.id_root, name=bundle.name).bundle
-    counts = Counter(str(entry.kind) for entry in read.entries)
-    return {
-        "name": bundle.name,
-        "package": bundle.distribution,
-        "folder": str(bundle.folder),
-        "description": read.description,
-        "contents": dict(counts),
-        "aliases": {table: {name: list(aliases) for name, aliases in names.items()} for table, names in read.aliases.items()},
-    }
 
 
 def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> BundleRunRequest:

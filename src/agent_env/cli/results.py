@@ -120,7 +120,7 @@ def seconds_text(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"
 
 
-def show(verdict: Verdict, *, quiet: bool = False) -> None:
+def show(verdict: Verdict, *, quiet: bool = False, said: Sequence[str] = ()) -> None:
     """The result table on standard output, then what went wrong, then the sum."""
     results = verdict.results
     if not quiet:
@@ -128,6 +128,8 @@ def show(verdict: Verdict, *, quiet: bool = False) -> None:
         table(("TASK", "RUN", "RESULT", "SCORE", "TIME"), rows, right=(4,))
         _show_attempts(results)
         _show_errors(results)
+        for text in said:
+            line(text)
     line(summary(verdict))
 
 

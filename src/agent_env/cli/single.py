@@ -83,12 +83,12 @@ def _dry_run(plan: Any, text: str, runs: int, *, as_json: bool) -> int:
         task = plan(stores.documents, artifacts_of(stores))
     warnings = [str(warning) for warning in task.warnings]
     if as_json:
-        write_json(
-            {"dry_run": True, "entries": [], "runs": [{"task": text, "attempt": n, "seed": {}} for n in range(runs)], "warnings": warnings}
-        )
+        tasks = [{"task": text, "id": task.task_id, "steps": len(task.steps)}]
+        write_json({"dry_run": True, "entries": [], "tasks": tasks, "runs": runs, "warnings": warnings})
         return 0
     line("Dry run: nothing is written or run.")
     for warning in warnings:
         line(f"warning: {warning}")
-    line(f"would run: {text} ({len(task.steps)} steps){f', {runs} times' if runs > 1 else ''}")
+    line(f"would run: {text} ({len(task.steps)} steps)")
+    line(f"{runs} run{'s' if runs != 1 else ''}")
     return 0

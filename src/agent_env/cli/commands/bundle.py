@@ -27,7 +27,7 @@ def bundle() -> None:
 @json_option
 def new(folder: Path, name: str | None, as_json: bool) -> None:
     """Write a small bundle that runs, to start from."""
-    from agent_env.bundles import new_bundle
+    from agent_env.bundles.new import new_bundle
 
     written = [str(path) for path in new_bundle(folder, name)]
     if as_json:

@@ -93,9 +93,9 @@ def _only_json(ctx: click.Context) -> None:
 
 def _list(*, as_json: bool) -> int:
     from agent_env.bundles.installed import installed_bundles
-    from agent_env.cli.bundle_runs import contents
+    from agent_env.bundles.report import listing_report
 
-    found = [contents(bundle) for bundle in installed_bundles()]
+    found = listing_report(installed_bundles())
     if as_json:
         write_json({"bundles": found})
         return 0
