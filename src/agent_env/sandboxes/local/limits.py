@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from agent_env.sandboxes.contract import Level, SandboxSpec
 from agent_env.sandboxes.local.probe import Machine
 
 _PARENT = "agentenv"
+_COUNTER_BYTES = 4096
 _PERIOD_MICROSECONDS = 100_000
 _LEAST_QUOTA_MICROSECONDS = 1000
 
@@ -112,13 +114,17 @@ def remove(folders: Iterable[str]) -> list[str]:
     return left
 
 
-def oom_kills(folders: Iterable[str]) -> int:
-    """How many processes the kernel has killed for memory in these groups."""
-    total = 0
+def oom_counter(folders: Iterable[str]) -> int | None:
+    """A descriptor of the file that counts what the kernel ended for memory in these groups; None when nothing counts."""
     for folder in folders:
         for name in ("memory.events", "memory.oom_control"):
             with contextlib.suppress(OSError):
-                for line in (Path(folder) / name).read_text().splitlines():
-                    key, _, value = line.partition(" ")
-                    total += int(value) if key == "oom_kill" else 0
-    return total
+                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def oom_kills(counter: int) -> int:
+    """How many processes that is so far; 0 once the group is gone."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(os.pread(counter, _COUNTER_BYTES, 0).rpartition(b"oom_kill ")[2].split()[0])
+    return 0

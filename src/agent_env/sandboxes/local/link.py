@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from agent_env.defaults import Limits
-from agent_env.errors import SandboxUnavailableError, UnsupportedError
-from agent_env.places.helper import protocol
+from agent_env.errors import SandboxUnavailableError
 from agent_env.places.helper.connection import Connection, connected_socket, open_connection
 from agent_env.places.helper.protocol import HelperConfig
 from agent_env.sandboxes.contract import SandboxSpec
@@ -17,19 +16,6 @@ from agent_env.sandboxes.contract import SandboxSpec
 APP = PurePosixPath("/app")
 _NO_TOKEN = "-"
 """A helper wants a token. Without one of its own, a sandbox is guarded by the permissions of its socket's folder."""
-
-
-def helper_binary() -> Path:
-    """The helper for this machine's processor.
-
-    Raises:
-        UnsupportedError: There is none.
-    """
-    architecture = {"arm64": "aarch64", "amd64": "x86_64"}.get(os.uname().machine, os.uname().machine)
-    path = Path(protocol.__file__).parent / "bin" / f"agentenv-helper-{architecture}"
-    if not path.exists():
-        raise UnsupportedError(f"there is no helper for a {architecture} machine", hint="build one: `make helper`")
-    return path
 
 
 def token_of(token: str) -> str:

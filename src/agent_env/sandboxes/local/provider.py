@@ -16,6 +16,7 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError, UserError
 from agent_env.places import Shape
+from agent_env.places.helper import binary_path
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
 from agent_env.sandboxes.local import limits as control
 from agent_env.sandboxes.local import link, removal
@@ -281,7 +282,7 @@ class LocalProvider:
             network=Network(str(facts.network["mode"]), str(facts.network["how"])),
             environ=self._environ,
             extra=spec.env,
-            helper=link.helper_binary(),
+            helper=binary_path(),
             base_uid=facts.base_uid,
         )
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import InfrastructureError
 from agent_env.places import Shape
+from agent_env.places.helper import binary_path
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxSpec
 from agent_env.sandboxes.local import limits as control
 from agent_env.sandboxes.local import link
@@ -72,7 +73,7 @@ class UnsafeHostProvider(LocalProvider):
             (folder / "helper.log").open("ab") as log,
         ):
             process = subprocess.Popen(
-                link.payload(str(link.helper_binary()), listener.fileno(), config),
+                link.payload(str(binary_path()), listener.fileno(), config),
                 env={MARKER: spec.sandbox_id},
                 cwd=work_dir,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,191 @@
+"""Must-show 3: what a task may try, as root and as an ordinary user, with and without bubblewrap, and what it gets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.places import Command
+from agent_env.sandboxes import Level
+from tests.sandboxes.people import SECRET, WAYS, World, act, spec
+
+# A script for `sh`; each must print `held` and nothing of the secret. Placeholders are of the machine outside.
+ATTEMPTS = {
+    "read the home of the user": "cat {home}/secret 2>&1; ls {home} 2>&1; ls -A /root /home; [ ! -e {home}/secret ] && echo held",
+    "read an exported variable": "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; echo held",
+    "see another process": "cat /proc/[0-9]*/comm | grep -x sleep || echo held",
+    "signal another process": "kill -9 {bystander} 2>/dev/null; echo held",
+    "read the state folder": "ls {state} 2>&1; [ ! -e {state}/sandboxes ] && echo held",
+    "write outside": "echo x > {home}/written 2>/dev/null; echo x > /usr/written 2>/dev/null || echo held",
+    "leave through a relative path": "cat ../../../../../../../../..{home}/secret 2>/dev/null || echo held",
+    "leave through a descriptor of pid 1": "ls /proc/1/root/ 2>/dev/null; cat /proc/1/cwd/{home}/secret 2>/dev/null || echo held",
+    "leave through chroot": "chroot / true 2>/dev/null && echo chrooted || echo held",
+    "mount": "mount -t tmpfs none /mnt 2>/dev/null && echo mounted || echo held",
+    "unmount": "umount /usr 2>/dev/null && echo unmounted || echo held",
+    "remount writable": "mount -o remount,rw,bind /usr 2>/dev/null && echo remounted || echo held",
+    "make a user namespace": "unshare -Ur true 2>/dev/null && echo made || echo held",
+    "enter the namespaces of pid 1": "nsenter -t 1 -m true 2>/dev/null && echo entered || echo held",
+    "make a device": "mknod /tmp/disk b 254 0 2>/dev/null && echo made || echo held",
+    "set the clock": "date -s 2001-01-01 >/dev/null 2>&1 && echo set || echo held",
+    "set the host name": "hostname changed 2>/dev/null && echo set || echo held",
+    "change the kernel": "echo 1 > /proc/sys/kernel/sysrq 2>/dev/null; echo b > /proc/sysrq-trigger 2>/dev/null || echo held",
+    "read kernel memory": "head -c1 /proc/kcore 2>/dev/null | grep -q . && echo read || echo held",
+    "gain through a set-id file": (
+        "cp /bin/sh /tmp/s && chmod u+s /tmp/s; "
+        "/tmp/s -p -c 'grep -E \"CapEff|CapPrm\" /proc/self/status' | grep -qv 0000000000000000 || echo held"
+    ),
+    "gain capabilities": "grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | grep -vq 0000000000000000 || echo held",
+    "gain new privileges": "grep -q 'NoNewPrivs:.1' /proc/self/status && grep -q 'Seccomp:.2' /proc/self/status && echo held",
+    "kill pid 1": "kill -9 1; kill -TERM 1; kill -STOP 1; kill -INT 1; sleep 0.05; echo held",
+    "limit pid 1": "prlimit --pid 1 --nofile=1:1 2>/dev/null && echo limited || echo held",
+    "read pid 1": "cat /proc/1/mem /proc/1/environ /proc/1/maps 2>/dev/null | head -c1 | grep -q . && echo read || echo held",
+    "reach an engine": "ls /var/run/docker.sock /run/docker.sock /run/podman 2>/dev/null || echo held",
+    "reach the helper's socket": "find / -xdev -type s 2>/dev/null | grep . || echo held",
+    "become another user": "setpriv --reuid 1 --regid 1 --clear-groups true 2>/dev/null && echo became || echo held",
+    "look at the machine's messages": "dmesg 2>/dev/null | grep -q . && echo read || echo held",
+}
+
+PTRACE = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+attached = libc.ptrace(16, 1, 0, 0) == 0
+seized = libc.ptrace(0x4206, 1, 0, 0) == 0
+print("traced" if attached or seized else "held")
+"""
+
+
+async def attempts(world: World, bystander: int) -> dict[str, Any]:
+    (world.home / "secret").write_text(SECRET)
+    sandbox = await world.provider().create(spec("local-escape"))
+    try:
+        place = await sandbox.machine()
+        names = {"home": world.home, "state": world.state, "bystander": bystander}
+        results: dict[str, Any] = {}
+        for name, script in ATTEMPTS.items():
+            done = await place.run(Command(["sh", "-c", script.format(**names)]))
+            results[name] = (done.stderr + done.stdout).decode(errors="replace")
+        done = await place.run(Command(["python3", "-c", PTRACE]))
+        results["ptrace pid 1"] = (done.stderr + done.stdout).decode()
+        still = await place.run(Command(["echo", "alive"]))
+        results["alive"] = still.stdout.decode()
+        results["written"] = (world.home / "written").exists()
+        results["levels"] = dict(sandbox.levels)
+        results["facts"] = dict(sandbox.info.facts)
+        await sandbox.aclose()
+    finally:
+        await world.provider().destroy("local-escape")
+    results["left"] = world.left()
+    return results
+
+
+@cache
+def outcome(way: str) -> dict[str, Any]:
+    # A process of the same user outside, whose name and environment hold what must not be seen.
+    bystander = subprocess.Popen(
+        ["sleep", "313"],
+        executable="/bin/sleep",
+        env={"CANARY": SECRET},
+        user=None if way == "root" or os.geteuid() else 65534,
+    )
+    try:
+        results: dict[str, Any] = act(way, attempts, bystander.pid)
+        results["bystander lives"] = bystander.poll() is None
+        return results
+    finally:
+        bystander.send_signal(signal.SIGKILL)
+        bystander.wait()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("attempt", [*ATTEMPTS, "ptrace pid 1"])
+def test_an_attempt_to_leave_the_place_fails(way: str, attempt: str) -> None:
+    said = outcome(way)[attempt]
+    assert said.strip().endswith("held"), said
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_after_every_attempt_the_place_lives_and_nothing_outside_has_changed(way: str) -> None:
+    results = outcome(way)
+    assert results["alive"] == "alive\n"
+    assert results["bystander lives"]
+    assert not results["written"]
+    assert results["left"] == []
+    assert not Path("/usr/written").exists()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_record_says_how_every_limit_holds(way: str) -> None:
+    levels = outcome(way)["levels"]
+    assert set(levels) == {"memory", "processes", "cpu", "disk", "ttl"}
+    assert levels["processes"] is Level.HARD
+    assert levels["memory"] in {Level.HARD, Level.WATCHED}
+    assert outcome(way)["facts"]["network"]["how"] in {"slirp4netns", "machine"}
+
+
+async def two_places(world: World) -> dict[str, str]:
+    provider = world.provider()
+    found = {}
+    first = await provider.create(spec("local-one", network=None))
+    second = await provider.create(spec("local-two", network=None))
+    try:
+        one, two = await first.machine(), await second.machine()
+        await one.run(Command(["sh", "-c", "echo of-one > /app/f; echo of-one > /tmp/f; echo of-one > /dev/shm/f; sleep 77 & echo"]))
+        seen = await two.run(Command(["sh", "-c", "ls /app /tmp /dev/shm; cat /proc/*/cmdline | tr '\\0' ' '; hostname"]))
+        found["second sees"] = seen.stdout.decode()
+        await first.aclose()
+        await second.aclose()
+        await provider.destroy("local-one")
+        again = await world.provider().attach("local-two", epoch=2, token="t-local-two")
+        alive = await (await again.machine()).run(Command(["echo", "alive"]))
+        found["second after the first is gone"] = alive.stdout.decode()
+        await again.aclose()
+    finally:
+        await provider.destroy("local-one")
+        await provider.destroy("local-two")
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_places_see_nothing_of_each_other(way: str) -> None:
+    found = act(way, two_places)
+    assert "f" not in found["second sees"].split()
+    assert "sleep 77" not in found["second sees"]
+    assert found["second after the first is gone"] == "alive\n"
+
+
+async def loopback_of_the_machine(world: World, port: int) -> tuple[str, str]:
+    from agent_env.documents.network import NetworkMode, NetworkPolicy
+
+    connect = f"socket.create_connection(({{0!r}}, {port}), 2) and print('reached {{0}}')"
+    script = "\n".join(
+        f"try:\n  import socket; {connect.format(host)}\nexcept OSError: print('held')" for host in ("127.0.0.1", "10.0.2.2")
+    )
+    answers = []
+    for mode in (NetworkMode.NONE, NetworkMode.ALLOW_ALL):
+        sandbox = await world.provider().create(spec("local-net", network=NetworkPolicy(mode=mode)))
+        try:
+            done = await (await sandbox.machine()).run(Command(["python3", "-c", script]))
+            answers.append(f"{sandbox.info.facts['network']['how']}: {done.stdout.decode().split()}")  # type: ignore[index]
+            await sandbox.aclose()
+        finally:
+            await world.provider().destroy("local-net")
+    return answers[0], answers[1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_machines_loopback_is_not_reachable_from_a_network_of_its_own(way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        none, everything = act(way, loopback_of_the_machine, server.getsockname()[1])
+    assert none == "none: ['held', 'held']"
+    # Shared with the machine where slirp4netns can't be used: then it is recorded so, which the capabilities say too.
+    assert everything in {"slirp4netns: ['held', 'held']", "machine: ['reached', '127.0.0.1', 'held']"}
+    if way == "root":
+        assert everything.startswith("slirp4netns")
