@@ -1,0 +1,82 @@
+/* `connect PATH`: carries bytes between standard input and output and the helper's socket, so that one engine exec is a connection. */
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "helper.h"
+
+struct lane { int from, to; bool open; size_t have, done; uint8_t data[CHUNK]; };
+
+/* Moves what can be moved now; a lane closes when its source has ended and everything was passed on. */
+static void move(struct lane *l, short from_events, short to_events)
+{
+    if (l->have == l->done && from_events & (POLLIN | POLLHUP | POLLERR)) {
+        ssize_t n = read(l->from, l->data, sizeof l->data);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+        l->done = 0;
+        l->have = n > 0 ? (size_t)n : 0;
+        if (n <= 0) l->open = false;
+    }
+    if (l->have > l->done && to_events & (POLLOUT | POLLERR | POLLHUP)) {
+        ssize_t n = write(l->to, l->data + l->done, l->have - l->done);
+        if (n > 0) l->done += (size_t)n;
+        else if (n < 0 && errno != EINTR && errno != EAGAIN) {
+            l->open = false;
+            l->done = l->have;
+        }
+    }
+}
+
+/* Carries both ways until the far side ends; our own end of input is passed on as a half-close. */
+static int relay(int fd)
+{
+    static struct lane up, down;
+    fcntl(fd, F_SETFL, O_NONBLOCK); /* a write that waits would keep us from reading, and both ends could wait for ever */
+    up = (struct lane){.from = 0, .to = fd, .open = true};
+    down = (struct lane){.from = fd, .to = 1, .open = true};
+    bool told = false;
+    while (down.open || down.have > down.done) {
+        bool up_full = up.have > up.done, down_full = down.have > down.done;
+        struct pollfd p[4] = {
+            {up.open && !up_full ? 0 : -1, POLLIN, 0}, {up_full ? fd : -1, POLLOUT, 0},
+            {down_full ? -1 : fd, POLLIN, 0}, {down_full ? 1 : -1, POLLOUT, 0},
+        };
+        if (poll(p, 4, -1) < 0 && errno != EINTR) return 1;
+        if (up.open || up_full) move(&up, p[0].revents, p[1].revents);
+        move(&down, p[2].revents, p[3].revents);
+        if (!up.open && up.have == up.done && !told) {
+            shutdown(fd, SHUT_WR);
+            told = true;
+        }
+    }
+    return 0;
+}
+
+/* A stream to a port on the place's own loopback: the first record says whether it was reached, the rest is the connection's. */
+int tcp_main(struct span payload)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)tlv_u64(payload, K_PORT, 0))};
+    uint8_t answer[4];
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int error = fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) ? errno : 0;
+    put32(answer, (uint32_t)error);
+    signal(SIGPIPE, SIG_IGN);
+    if (!write_all(1, answer, sizeof answer) || error) return 1;
+    return relay(fd);
+}
+
+int connect_main(int argc, char **argv)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (argc != 2 || strlen(argv[1]) >= sizeof address.sun_path || fd < 0) return 2;
+    strcpy(address.sun_path, argv[1]);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address)) return 1;
+    signal(SIGPIPE, SIG_IGN);
+    return relay(fd);
+}

@@ -1,0 +1,488 @@
+/* Commands as the loop sees them: pipes, credits, caps, deadlines and endings. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "helper.h"
+
+#define CREDIT_STEP (IN_WINDOW / 4)
+#define WORKER_GRACE_MS 500      /* a file worker removes its half-written file and goes */
+#define SUPERVISOR_WAKE_MS 300   /* a supervisor that hostile code stopped is woken, */
+#define SUPERVISOR_END_MS 700    /* then ended: its orphans come to us */
+#define TELL_ANYWAY_MS 1500      /* a process in an uninterruptible wait must not keep the answer back */
+
+static uint8_t scratch[CHUNK];
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static bool out_full(const struct conn *c) { return c->out.len - c->out.off >= OUT_HIGH; }
+static bool discards(const struct cmd *cmd, const struct out *o) { return cmd->told || !cmd->conn || o->sent >= o->limit; }
+
+struct cmd *exec_find(struct conn *c, uint32_t stream)
+{
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
+        if (cmd->conn == c && cmd->stream == stream && !cmd->told) return cmd;
+    return NULL;
+}
+
+static void launch_failed(struct conn *c, uint32_t stream, int what, int error)
+{
+    uint8_t p[8];
+    put32(p, (uint32_t)what);
+    put32(p + 4, (uint32_t)error);
+    conn_send(c, F_LAUNCH_FAILED, stream, p, sizeof p);
+}
+
+/* -------- starting -------- */
+
+struct pipes { int in[2], out[2], err[2], status[2]; };
+
+static void close_pair(int pair[2])
+{
+    for (int i = 0; i < 2; i++)
+        if (pair[i] >= 0) close(pair[i]);
+}
+
+static void close_pipes(struct pipes *p)
+{
+    close_pair(p->in);
+    close_pair(p->out);
+    close_pair(p->err);
+    close_pair(p->status);
+}
+
+static bool open_pipes(struct pipes *p, bool wants_in)
+{
+    memset(p, -1, sizeof *p);
+    if ((wants_in || g.null < 0) && pipe2(p->in, O_CLOEXEC)) return false;
+    return !pipe2(p->out, O_CLOEXEC) && !pipe2(p->err, O_CLOEXEC) && !pipe2(p->status, O_CLOEXEC);
+}
+
+static void worker_run(uint8_t type, struct span payload, const struct pipes *p) __attribute__((noreturn));
+static void worker_run(uint8_t type, struct span payload, const struct pipes *p)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    dup2(p->in[0], 0);
+    dup2(p->out[1], 1);
+    keep_only(p->status[1]);
+    int code = type == F_FILES ? files_main(payload) : tcp_main(payload);
+    struct status s = {.kind = S_EXITED, .a = code << 8};
+    close(1);
+    write_all(p->status[1], &s, sizeof s);
+    _exit(code);
+}
+
+static int spawn(uint8_t type, struct span payload, const struct pipes *p)
+{
+    int pid = fork();
+    if (pid) return pid;
+    if (type != F_EXEC) worker_run(type, payload, p);
+    struct launch l = {payload, {p->in[0] >= 0 ? p->in[0] : g.null, p->out[1], p->err[1]}, p->status[1]};
+    supervise(&l);
+}
+
+static void watch_own(struct watch *w, int *fd, uint8_t kind, struct cmd *cmd)
+{
+    *w = (struct watch){.fd = *fd, .kind = kind, .owner = cmd};
+    if (*fd >= 0) fcntl(*fd, F_SETFL, O_NONBLOCK);
+    *fd = -1;
+}
+
+static void copy_text(char *to, size_t room, struct span value)
+{
+    size_t n = value.len < room - 1 ? value.len : room - 1;
+    memcpy(to, value.data, n);
+    to[n] = 0;
+}
+
+static void cmd_settings(struct cmd *cmd, struct span payload, uint16_t program)
+{
+    struct span value;
+    uint64_t timeout = tlv_u64(payload, K_TIMEOUT_MS, 0);
+    cmd->want_started = tlv_u64(payload, K_FLAGS, 0) & X_STARTED;
+    cmd->grace_ms = tlv_u64(payload, K_GRACE_MS, 0);
+    cmd->deadline_ms = timeout && timeout < NEVER - g.now_ms ? g.now_ms + timeout : NEVER;
+    cmd->kill_ms = NEVER;
+    cmd->credit = tlv_u64(payload, K_WINDOW, 0);
+    cmd->out[0].limit = tlv_u64(payload, K_LIMIT_OUT, NEVER);
+    cmd->out[1].limit = tlv_u64(payload, K_LIMIT_ERR, NEVER);
+    cmd->started_us = clock_us();
+    if (tlv_find(payload, K_ATTEMPT, &value)) copy_text(cmd->attempt, sizeof cmd->attempt, value);
+    if (tlv_find(payload, program, &value)) copy_text(cmd->argv0, sizeof cmd->argv0, value);
+}
+
+static void cmd_add(struct cmd *cmd)
+{
+    cmd->next = g.cmds;
+    g.cmds = cmd;
+    g.cmd_count++;
+}
+
+void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t type)
+{
+    struct pipes p;
+    bool wants_in = type != F_EXEC || tlv_u64(payload, K_FLAGS, 0) & X_STDIN;
+    struct cmd *cmd = g.cmd_count < MAX_COMMANDS ? calloc(1, sizeof *cmd) : NULL;
+    if (!cmd) return launch_failed(c, stream, W_RESOURCES, EAGAIN);
+    int pid = open_pipes(&p, wants_in) ? spawn(type, payload, &p) : -1;
+    if (pid < 0) {
+        int error = errno;
+        close_pipes(&p);
+        free(cmd);
+        return launch_failed(c, stream, W_RESOURCES, error);
+    }
+    cmd->conn = c;
+    cmd->stream = stream;
+    cmd->worker = type != F_EXEC;
+    cmd->supervisor = pid;
+    cmd_settings(cmd, payload, K_ARG);
+    if (!wants_in) close_pair(p.in), p.in[0] = p.in[1] = -1;
+    watch_own(&cmd->in, &p.in[1], WATCH_IN, cmd);
+    watch_own(&cmd->out[0].watch, &p.out[0], WATCH_OUT, cmd);
+    watch_own(&cmd->out[1].watch, &p.err[0], WATCH_ERR, cmd);
+    watch_own(&cmd->status, &p.status[0], WATCH_STATUS, cmd);
+    close_pipes(&p);
+    cmd_add(cmd);
+    watch_set(&cmd->status, EPOLLIN);
+    exec_refresh(cmd);
+}
+
+/* The image's own entrypoint, as a command whose streams are this process's own. */
+void exec_entry(void)
+{
+    struct cmd *cmd = calloc(1, sizeof *cmd);
+    int status[2];
+    if (!cmd || pipe2(status, O_CLOEXEC)) _exit(70);
+    int pid = fork();
+    if (pid < 0) _exit(71);
+    if (!pid) {
+        struct launch l = {g.config.whole, {0, 1, 2}, status[1]};
+        supervise(&l);
+    }
+    close(status[1]);
+    cmd->entry = true;
+    cmd->supervisor = pid;
+    cmd_settings(cmd, (struct span){0}, 0);
+    cmd_settings(cmd, g.config.whole, K_ENTRY_ARG);
+    cmd->deadline_ms = NEVER;
+    int none = -1;
+    watch_own(&cmd->in, &none, WATCH_IN, cmd);
+    watch_own(&cmd->out[0].watch, &none, WATCH_OUT, cmd);
+    watch_own(&cmd->out[1].watch, &none, WATCH_ERR, cmd);
+    watch_own(&cmd->status, &status[0], WATCH_STATUS, cmd);
+    cmd_add(cmd);
+    watch_set(&cmd->status, EPOLLIN);
+}
+
+/* -------- ending -------- */
+
+static void tell_exit(struct cmd *cmd)
+{
+    uint8_t p[64] = {0};
+    int how = cmd->ending.a;
+    bool signalled = WIFSIGNALED(how);
+    p[0] = signalled;
+    p[1] = cmd->timed_out;
+    put32(p + 4, (uint32_t)(signalled ? WTERMSIG(how) : WEXITSTATUS(how)));
+    for (int i = 0; i < 2; i++) {
+        put64(p + 8 + 16 * i, cmd->out[i].total);
+        put64(p + 16 + 16 * i, cmd->out[i].sent);
+    }
+    put64(p + 40, clock_us() - cmd->started_us);
+    put64(p + 48, cmd->ending.user_us + cmd->ending.system_us);
+    put64(p + 56, cmd->ending.rss_kb);
+    if (cmd->conn) conn_send(cmd->conn, F_EXIT, cmd->stream, p, sizeof p);
+}
+
+static bool drained(const struct cmd *cmd)
+{
+    return (cmd->out[0].watch.fd < 0 || !cmd->out[0].left) && (cmd->out[1].watch.fd < 0 || !cmd->out[1].left);
+}
+
+/* Tells the ending once it is due, and lets the command go once its tree is gone too. */
+static void settle(struct cmd *cmd)
+{
+    bool overdue = cmd->killing && cmd->kill_began_ms && g.now_ms - cmd->kill_began_ms > TELL_ANYWAY_MS;
+    if (!cmd->told && cmd->exited && drained(cmd) && (!cmd->killing || cmd->gone || overdue)) {
+        if (!cmd->failed) tell_exit(cmd);
+        cmd->told = true;
+        cmd->conn = NULL;
+        if (!cmd->killing) cmd->deadline_ms = NEVER;
+        watch_close(&cmd->in);
+        if (!cmd->worker) ledger_remember(cmd);
+    }
+    if (cmd->told && cmd->gone && !cmd->dead) {
+        cmd->dead = true;
+        watch_close(&cmd->in);
+        watch_close(&cmd->out[0].watch);
+        watch_close(&cmd->out[1].watch);
+        watch_close(&cmd->status);
+        g.cmd_count--;
+        if (cmd->entry) {
+            g.exit_code = WIFSIGNALED(cmd->ending.a) ? 128 + WTERMSIG(cmd->ending.a) : WEXITSTATUS(cmd->ending.a);
+            g.stopping = true;
+        }
+        return;
+    }
+    exec_refresh(cmd);
+}
+
+/* What stands in the pipes when the command ends is its output; what a background child writes later is not. */
+static void ended(struct cmd *cmd)
+{
+    cmd->exited = true;
+    if (!cmd->killing) cmd->deadline_ms = NEVER;
+    for (int i = 0; i < 2; i++) {
+        int waiting = 0;
+        if (cmd->out[i].watch.fd >= 0 && !ioctl(cmd->out[i].watch.fd, FIONREAD, &waiting)) cmd->out[i].left = (uint64_t)waiting;
+    }
+}
+
+/* In an orderly end the supervisor has told the ending before it goes. */
+static void supervisor_gone(struct cmd *cmd)
+{
+    if (cmd->gone) return;
+    cmd->gone = true;
+    watch_close(&cmd->status);
+    if (!cmd->exited || cmd->killing) {
+        if (!cmd->exited) cmd->ending.a = SIGKILL;
+        ended(cmd);
+        if (!cmd->worker) g.stray_ms = g.now_ms;
+    }
+}
+
+static void read_status(struct cmd *cmd)
+{
+    struct status s;
+    ssize_t n;
+    while (cmd->status.fd >= 0 && (n = read(cmd->status.fd, &s, sizeof s)) == sizeof s) {
+        if (s.kind == S_STARTED && !cmd->failed) {
+            uint8_t pid[4];
+            cmd->main_pid = s.a;
+            put32(pid, (uint32_t)s.a);
+            if (cmd->want_started && cmd->conn) conn_send(cmd->conn, F_STARTED, cmd->stream, pid, sizeof pid);
+        } else if (s.kind == S_FAILED) {
+            cmd->failed = cmd->exited = true;
+            if (cmd->conn) launch_failed(cmd->conn, cmd->stream, s.a, s.b);
+            if (cmd->entry) cmd->ending.a = 127 << 8;
+        } else if (s.kind == S_EXITED && !cmd->failed) {
+            cmd->ending = s;
+            ended(cmd);
+        }
+    }
+    if (cmd->status.fd >= 0 && n == 0) supervisor_gone(cmd);
+}
+
+void exec_reaped(int pid)
+{
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->supervisor != pid || cmd->dead) continue;
+        read_status(cmd);
+        supervisor_gone(cmd);
+        cmd->supervisor = 0;
+        settle(cmd);
+        return;
+    }
+}
+
+/* -------- streams -------- */
+
+/* One read of a pipe, straight into the caller's buffer or away. Returns false when there is nothing more to do now. */
+static bool pump_once(struct cmd *cmd, struct out *o, uint8_t type)
+{
+    uint64_t want = cmd->exited && !cmd->told ? least(CHUNK, o->left) : CHUNK;
+    bool away = discards(cmd, o);
+    uint8_t *to = scratch;
+    if (!away) {
+        want = out_full(cmd->conn) ? 0 : least(least(want, cmd->credit), o->limit - o->sent);
+        to = want ? buf_room(&cmd->conn->out, 9 + want) : NULL;
+        if (to) to += 9;
+    }
+    if (!want || !to) return false;
+    ssize_t n = read(o->watch.fd, to, want);
+    if (n < 0 && errno == EINTR) return true;
+    if (n <= 0) {
+        if (n < 0 && errno == EAGAIN && !cmd->exited) return false;
+        o->left = 0;
+        if (n == 0) watch_close(&o->watch);
+        return false;
+    }
+    o->total += (uint64_t)n;
+    if (cmd->exited) o->left -= least(o->left, (uint64_t)n);
+    if (!away) {
+        o->sent += (uint64_t)n;
+        cmd->credit -= (uint64_t)n;
+        frame_put(&cmd->conn->out, type, cmd->stream, (size_t)n);
+    }
+    return true;
+}
+
+static void pump_out(struct cmd *cmd, int which)
+{
+    struct out *o = &cmd->out[which];
+    for (int i = 0; i < 4 && o->watch.fd >= 0; i++)
+        if (!pump_once(cmd, o, which ? F_STDERR : F_STDOUT)) break;
+}
+
+static void pump_in(struct cmd *cmd)
+{
+    struct buf *b = &cmd->pending;
+    size_t passed = 0;
+    while (cmd->in.fd >= 0 && b->len > b->off) {
+        ssize_t n = write(cmd->in.fd, b->data + b->off, b->len - b->off);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) break;
+        if (n < 0) {
+            watch_close(&cmd->in); /* the command closed its input: what is sent now is for nobody */
+            buf_free(b);
+            break;
+        }
+        passed += (size_t)n;
+        buf_take(b, (size_t)n);
+    }
+    cmd->in_credit += passed;
+    if (cmd->in_credit >= CREDIT_STEP && cmd->conn) {
+        uint8_t p[8];
+        put64(p, cmd->in_credit);
+        conn_send(cmd->conn, F_CREDIT, cmd->stream, p, sizeof p);
+        cmd->in_credit = 0;
+    }
+    if (cmd->in.fd >= 0 && b->len == b->off && cmd->in_eof) watch_close(&cmd->in);
+    if (cmd->in.fd >= 0) watch_set(&cmd->in, b->len > b->off ? EPOLLOUT : 0);
+}
+
+bool exec_stdin(struct cmd *cmd, struct span data)
+{
+    struct buf *b = &cmd->pending;
+    if (cmd->in.fd < 0 || cmd->in_eof) return true;
+    if (b->len - b->off + data.len > IN_WINDOW) return false;
+    uint8_t *p = buf_room(b, data.len);
+    if (!p) return false;
+    memcpy(p, data.data, data.len);
+    b->len += data.len;
+    pump_in(cmd);
+    return true;
+}
+
+void exec_stdin_eof(struct cmd *cmd)
+{
+    cmd->in_eof = true;
+    pump_in(cmd);
+}
+
+/* Which pipes are worth listening to now. One that can't be read is not watched at all: a hang-up would wake the loop for ever. */
+void exec_refresh(struct cmd *cmd)
+{
+    for (int i = 0; i < 2; i++) {
+        struct out *o = &cmd->out[i];
+        if (o->watch.fd < 0) continue;
+        bool done = cmd->exited && !cmd->told && !o->left;
+        bool ready = !done && (discards(cmd, o) || (cmd->credit && !out_full(cmd->conn)));
+        watch_set(&o->watch, ready ? EPOLLIN : 0);
+    }
+}
+
+void exec_event(struct watch *w)
+{
+    struct cmd *cmd = w->owner;
+    if (cmd->dead) return;
+    if (w->kind == WATCH_STATUS) read_status(cmd);
+    else if (w->kind == WATCH_IN) pump_in(cmd);
+    else pump_out(cmd, w->kind == WATCH_ERR);
+    settle(cmd);
+}
+
+/* -------- time -------- */
+
+void exec_kill(struct cmd *cmd)
+{
+    if (cmd->worker && !cmd->killing) {
+        watch_close(&cmd->in);
+        if (cmd->supervisor) kill(cmd->supervisor, SIGTERM);
+        cmd->kill_ms = g.now_ms + WORKER_GRACE_MS;
+    } else if (!cmd->worker) {
+        cmd->kill_ms = g.now_ms;
+    }
+    cmd->killing = true;
+    cmd->deadline_ms = NEVER;
+}
+
+static void deadline_passed(struct cmd *cmd)
+{
+    cmd->timed_out = true;
+    if (cmd->worker) return exec_kill(cmd);
+    cmd->killing = true;
+    cmd->deadline_ms = NEVER;
+    cmd->kill_ms = cmd->frozen ? g.now_ms : g.now_ms + cmd->grace_ms; /* what was frozen must not wake again */
+    if (!cmd->frozen && cmd->supervisor) tree_signal(cmd->supervisor, SIGTERM, false);
+}
+
+static void sweep(struct cmd *cmd)
+{
+    if (!cmd->kill_began_ms) {
+        cmd->kill_began_ms = g.now_ms;
+        if (cmd->supervisor && !cmd->worker) tree_freeze(cmd->supervisor);
+    }
+    uint64_t since = g.now_ms - cmd->kill_began_ms;
+    if (cmd->supervisor) {
+        if (!cmd->worker) tree_kill(cmd->supervisor);
+        if (since > SUPERVISOR_WAKE_MS) kill(cmd->supervisor, SIGCONT);
+        if (cmd->worker || since > SUPERVISOR_END_MS) kill(cmd->supervisor, SIGKILL);
+    }
+    if (since > TELL_ANYWAY_MS && !cmd->exited) {
+        cmd->ending.a = SIGKILL;
+        ended(cmd);
+    }
+    cmd->sweep_ms = g.now_ms + (since < 20 ? 1 : since < TELL_ANYWAY_MS ? 5 : 250);
+    settle(cmd);
+}
+
+void exec_timers(void)
+{
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->dead || cmd->gone) continue;
+        if (g.now_ms >= cmd->deadline_ms) deadline_passed(cmd);
+        if (cmd->killing && g.now_ms >= cmd->kill_ms && g.now_ms >= cmd->sweep_ms) sweep(cmd);
+    }
+}
+
+uint64_t exec_next_ms(void)
+{
+    uint64_t next = NEVER;
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->dead || cmd->gone) continue;
+        next = least(next, cmd->deadline_ms);
+        if (cmd->killing) next = least(next, cmd->kill_ms > cmd->sweep_ms ? cmd->kill_ms : cmd->sweep_ms);
+    }
+    return next;
+}
+
+/* The caller is gone: commands run on and nobody hears them, file work stops. */
+void exec_detach(struct conn *c)
+{
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->conn != c || cmd->dead) continue;
+        cmd->conn = NULL;
+        if (cmd->worker) exec_kill(cmd);
+        settle(cmd);
+    }
+}
+
+void exec_collect(void)
+{
+    for (struct cmd **at = &g.cmds; *at;) {
+        struct cmd *cmd = *at;
+        if (!cmd->dead) {
+            at = &cmd->next;
+            continue;
+        }
+        *at = cmd->next;
+        buf_free(&cmd->pending);
+        free(cmd);
+    }
+}

@@ -1,0 +1,194 @@
+/* What the helper's files share: wire constants, buffers, connections and commands.
+ *
+ * The helper is one process with one loop (serve.c). Every command has a small supervisor process (launch.c) that adopts its orphans, so
+ * that a whole tree can be found and ended (tree.c). File work happens in a forked worker (files.c, write.c): a disk that hangs stops that
+ * worker, never the loop. Numbers on the wire are little-endian. */
+#ifndef AGENTENV_HELPER_H
+#define AGENTENV_HELPER_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/types.h>
+
+#define PROTOCOL_VERSION 1u
+#define MAX_FRAME (4u << 20)        /* an EXEC carries a whole argument vector: the kernel's own bound is 2 MiB */
+#define MAX_HELLO 4096u             /* what a caller may send before it has shown its token */
+#define MAX_CONNECTIONS 64
+#define MAX_COMMANDS 4096
+#define IN_WINDOW (128u << 10)      /* bytes of standard input that a caller may send ahead */
+#define OUT_HIGH (256u << 10)       /* above this much unsent output the pipes are left alone */
+#define OUT_STOP (1u << 20)         /* above this much no further request is read from that caller */
+#define CHUNK (64u << 10)
+#define ATTEMPT_MAX 128
+#define ARGV0_MAX 96
+#define LEDGER_MAX 256
+#define NEVER UINT64_MAX
+
+enum frame {
+    F_HELLO = 1, F_WELCOME, F_REFUSED, F_EXEC, F_STARTED, F_LAUNCH_FAILED, F_STDIN, F_STDIN_EOF, F_CREDIT, F_STDOUT, F_STDERR, F_EXIT,
+    F_KILL, F_KILL_ATTEMPT, F_FREEZE, F_THAW, F_LEDGER, F_LEDGER_ENTRY, F_SET_TTL, F_SHUTDOWN, F_DONE, F_FILES, F_PING,
+    F_OPEN_TCP, F_LISTEN_TCP, F_ACCEPTED,
+};
+
+enum key {
+    K_VERSION = 1, K_TOKEN, K_EPOCH, K_TTL_MS, K_ARG, K_ENV, K_CWD, K_USER, K_TIMEOUT_MS, K_GRACE_MS, K_LIMIT_OUT, K_LIMIT_ERR, K_ATTEMPT,
+    K_RLIMIT, K_WINDOW, K_FLAGS, K_SIGNAL, K_OPERATION, K_OWNER, K_PORT, K_ENTRY_ARG, K_ADDRESS,
+};
+
+enum refused { REFUSED_TOKEN = 1, REFUSED_SUPERSEDED, REFUSED_VERSION };
+enum what { W_CWD = 1, W_PROGRAM, W_USER, W_INTERPRETER, W_RESOURCES, W_ARGUMENTS, W_LIMIT, W_IDENTITY, W_CONNECT };
+enum exec_flag { X_STDIN = 1, X_STARTED = 2 };
+enum config_flag { C_NEW_PRIVILEGES = 1 };
+enum status_kind { S_STARTED = 1, S_FAILED, S_EXITED };
+
+struct span { const uint8_t *data; size_t len; };
+struct buf { uint8_t *data; size_t off, len, cap; };
+
+struct watch { int fd; uint8_t kind; uint32_t events; void *owner; };
+enum watch_kind { WATCH_LISTEN, WATCH_SIGNAL, WATCH_CONN, WATCH_IN, WATCH_OUT, WATCH_ERR, WATCH_STATUS };
+
+struct conn {
+    struct conn *next;
+    struct watch watch;
+    struct buf in, out;
+    uint64_t epoch, opened_ms;
+    bool greeted, closing, dead, was_full;
+};
+
+struct out { struct watch watch; uint64_t total, sent, limit, left; };
+
+/* What a supervisor tells the loop; small enough that a pipe never tears it. */
+struct status { uint32_t kind; int32_t a, b; uint32_t unused; uint64_t user_us, system_us, rss_kb; };
+
+struct cmd {
+    struct cmd *next;
+    struct conn *conn;              /* NULL once nobody listens: its owner left, or its ending was told */
+    uint32_t stream;
+    bool worker;                    /* file work or a TCP stream: no attempt, not in the ledger */
+    bool want_started, failed, exited, told, timed_out, killing, frozen, gone, dead, entry;
+    int supervisor, main_pid;
+    struct watch in, status;
+    struct buf pending;             /* standard input that the pipe did not take yet */
+    bool in_eof;
+    struct out out[2];
+    uint64_t credit, in_credit, started_us, deadline_ms, grace_ms, kill_ms, kill_began_ms, sweep_ms;
+    struct status ending;
+    char attempt[ATTEMPT_MAX + 1], argv0[ARGV0_MAX];
+};
+
+struct config {
+    struct span whole;              /* the TLVs as they came: env, cwd and user of the place are looked up in it */
+    struct span token;
+    uint64_t epoch, ttl_ms, flags;
+};
+
+/* One helper is one process: this is its state. */
+struct state {
+    int epoll, listen, proc, null, signals;
+    bool init, stopping;
+    uint64_t now_ms, highest_epoch, ttl_at, stray_ms, stop_at;
+    int exit_code;
+    struct config config;
+    struct conn *conns;
+    struct cmd *cmds;
+    int conn_count, cmd_count;
+    uint64_t nofile_soft, nofile_hard;
+};
+extern struct state g;
+
+/* wire.c */
+uint8_t *buf_room(struct buf *b, size_t want);
+void buf_take(struct buf *b, size_t count);
+void buf_free(struct buf *b);
+uint32_t get32(const uint8_t *p);
+uint64_t get64(const uint8_t *p);
+void put32(uint8_t *p, uint32_t v);
+void put64(uint8_t *p, uint64_t v);
+bool tlv_next(struct span *rest, uint16_t *key, struct span *value);
+bool tlv_valid(struct span payload);
+bool tlv_find(struct span payload, uint16_t key, struct span *value);
+uint64_t tlv_u64(struct span payload, uint16_t key, uint64_t otherwise);
+char *span_text(struct span value);
+uint8_t *frame_put(struct buf *b, uint8_t type, uint32_t stream, size_t payload);
+void conn_send(struct conn *c, uint8_t type, uint32_t stream, const void *payload, size_t len);
+bool same_bytes(struct span a, struct span b);
+bool write_all(int fd, const void *data, size_t len);
+bool read_all(int fd, void *data, size_t len);
+
+/* serve.c */
+int serve_main(int argc, char **argv);
+void watch_set(struct watch *w, uint32_t events);
+void watch_close(struct watch *w);
+void conn_end(struct conn *c);
+uint64_t clock_ms(int clock);
+uint64_t clock_us(void);
+
+/* requests.c */
+bool request(struct conn *c, uint8_t type, uint32_t stream, struct span payload);
+void requests_settle(void);
+void requests_forget(struct conn *c);
+void requests_stopped(void);
+
+/* exec.c */
+void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t type);
+void exec_entry(void);
+struct cmd *exec_find(struct conn *c, uint32_t stream);
+bool exec_stdin(struct cmd *cmd, struct span data);
+void exec_stdin_eof(struct cmd *cmd);
+void exec_event(struct watch *w);
+void exec_refresh(struct cmd *cmd);
+void exec_kill(struct cmd *cmd);
+void exec_timers(void);
+uint64_t exec_next_ms(void);
+void exec_detach(struct conn *c);
+void exec_collect(void);
+void exec_reaped(int pid);
+
+/* ledger.c */
+void ledger_remember(const struct cmd *cmd);
+void ledger_send(struct conn *c, uint32_t stream);
+
+/* launch.c */
+struct launch { struct span request; int stdio[3]; int status; };
+void supervise(const struct launch *l) __attribute__((noreturn));
+void keep_only(int fd);
+
+/* tree.c */
+int tree_signal(int root, int sig, bool groups);
+int tree_freeze(int root);
+void tree_kill(int root);
+int strays_kill(void);
+
+/* users.c */
+struct identity { uint32_t uid, gid; uint32_t groups[64]; int group_count; char home[256]; };
+int identity_find(const char *spec, struct identity *who);
+int identity_default(struct identity *who);
+
+/* sha256.c */
+struct sha256 { uint32_t h[8]; uint64_t total; uint8_t block[64]; };
+void sha256_begin(struct sha256 *s);
+void sha256_add(struct sha256 *s, const void *data, size_t len);
+void sha256_end(struct sha256 *s, uint8_t digest[32]);
+
+/* files.c and write.c: run in a forked worker, reading records from 0 and writing records to 1 */
+enum operation { OP_STAT = 1, OP_WALK, OP_READ, OP_WRITE, OP_REMOVE };
+enum record { R_PATH = 1, R_FILE, R_FOLDER, R_DATA, R_END, R_ENTRY, R_ERROR, R_DONE };
+enum file_flag { FILE_FOLLOW = 1, FILE_DIGEST = 2, FILE_SYNC = 4 };
+struct record_in { uint8_t type; uint32_t index; struct span payload; };
+int files_main(struct span payload);
+bool record_read(struct record_in *r);
+void record_send(uint8_t type, uint32_t index, const void *payload, size_t len);
+void record_error(uint32_t index, int error);
+void record_flush(void);
+void write_files(struct span payload);
+int open_regular(int dir, const char *path, int *error);
+
+/* connect.c, tcp.c, confine.c */
+int connect_main(int argc, char **argv);
+int tcp_main(struct span payload);
+int confine_main(int argc, char **argv);
+
+#endif

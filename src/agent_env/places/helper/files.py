@@ -1,0 +1,448 @@
+"""File work in a helper's place: many paths a round trip, streamed, checked by sha256, bounded in memory.
+
+A worker in the place reads records and answers with records; both directions are windows of one stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from agent_env.defaults import MIB, Limits
+from agent_env.errors import DeadlineError, InfrastructureError, SupersededError, TransferError, TransportLostError
+from agent_env.places.helper import protocol
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.protocol import HEAD, FileFlag, Frame, Key, Operation, Record
+from agent_env.places.place import Entry, Missing, Upload
+from agent_env.waiting import deadline, shielded
+
+_PIECE = protocol.CHUNK - HEAD.size
+_BLOCK = MIB
+"""What is read, hashed or written here at a time, off the event loop."""
+
+Item = tuple[int, int, bytes]
+
+
+class FileWork:
+    """One worker in the place."""
+
+    def __init__(self, connection: Connection, operation: Operation, limits: Limits, pairs: Iterable[tuple[Key, bytes]]) -> None:
+        self._connection = connection
+        self._limits = limits
+        self._operation = operation
+        self._buffer = bytearray()
+        self._items: deque[Item] = deque()
+        self._changed = asyncio.Event()
+        self._owed = 0
+        self._credit = protocol.IN_WINDOW
+        self._room = asyncio.Event()
+        self._error: InfrastructureError | None = None
+        self._over = asyncio.Event()
+        self._number = connection.open(self)
+        payload = protocol.fields(
+            (Key.OPERATION, protocol.u64(operation)),
+            (Key.TIMEOUT_MS, protocol.milliseconds(limits.transfer_seconds)),
+            (Key.WINDOW, protocol.u64(protocol.OUT_WINDOW)),
+            *pairs,
+        )
+        connection.send(protocol.frame(Frame.FILES, self._number, payload))
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame of this stream arrived."""
+        if kind == Frame.STDOUT:
+            self._buffer += payload
+            self._items.extend(protocol.records(self._buffer))
+        elif kind == Frame.CREDIT:
+            self._credit += protocol.U64.unpack_from(payload)[0]
+            self._room.set()
+        elif kind == Frame.EXIT:
+            signalled, timed_out, code, *_ = protocol.EXIT.unpack_from(payload)
+            if self._error is not None:
+                pass
+            elif timed_out:
+                self._error = DeadlineError(f"{self.what()} did not end within {self._limits.transfer_seconds:g} s")
+            elif signalled or code:
+                self._error = TransferError(f"{self.what()} broke off in the place", concerns=self._connection.concerns)
+            self._end()
+        elif kind == Frame.LAUNCH_FAILED:
+            why = protocol.reason(protocol.LAUNCH_FAILED.unpack_from(payload)[1])
+            self._error = TransferError(f"{self.what()} can't begin: {why}", concerns=self._connection.concerns)
+            self._end()
+        self._changed.set()
+
+    def lost(self, error: InfrastructureError) -> None:
+        """The connection ended."""
+        kind = SupersededError if isinstance(error, SupersededError) else TransportLostError
+        self._error = kind(f"{self.what()} was cut: {error.message}", concerns=error.concerns, hint=error.hint)
+        self._end()
+
+    def _end(self) -> None:
+        self._over.set()
+        self._changed.set()
+        self._room.set()
+        self._connection.forget(self._number)
+
+    def what(self) -> str:
+        """What is being done, for messages."""
+        return f"{self._operation.name.lower()} in {self._connection.concerns}"
+
+    async def send(self, data: bytes) -> None:
+        """Sends bytes of records as far as the worker takes them."""
+        view = memoryview(data)
+        while view and not self._over.is_set():
+            if not self._credit:
+                self._room.clear()
+                await self._room.wait()
+                continue
+            await self._connection.ready()
+            piece = bytes(view[: min(self._credit, protocol.CHUNK)])
+            self._credit -= len(piece)
+            view = view[len(piece) :]
+            self._connection.send(protocol.frame(Frame.STDIN, self._number, piece))
+
+    def abandon(self, error: InfrastructureError) -> None:
+        """Ends the worker because of what went wrong here."""
+        self._error = self._error or error
+        self._connection.send(protocol.frame(Frame.KILL, self._number))
+
+    def finish(self) -> None:
+        """Nothing more is asked."""
+        if not self._over.is_set():
+            self._connection.send(protocol.frame(Frame.STDIN_EOF, self._number))
+
+    async def answers(self) -> AsyncIterator[Item]:
+        """Records as they come, until the worker has ended.
+
+        Raises:
+            TransferError: It broke off.
+        """
+        while True:
+            while self._items:
+                item = self._items.popleft()
+                self._owed += len(item[2]) + HEAD.size
+                if self._owed >= protocol.OUT_WINDOW // 2:
+                    payload = protocol.fields((Key.WINDOW, protocol.u64(self._owed)))
+                    self._connection.send(protocol.frame(Frame.CREDIT, self._number, payload))
+                    self._owed = 0
+                yield item
+            if self._over.is_set():
+                break
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None:
+        """Ends the worker, which removes what it half wrote, and waits for that."""
+        if self._over.is_set():
+            return
+        self._connection.send(protocol.frame(Frame.KILL, self._number))
+        try:
+            await shielded(_wait(self._over), seconds=self._limits.cleanup_seconds, what=self.what())
+        except DeadlineError:
+            self._connection.forget(self._number)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+Feed = Callable[[FileWork], Awaitable[None]]
+
+
+async def _fed(work: FileWork, feed: Feed) -> None:
+    try:
+        await feed(work)
+    except OSError as error:
+        work.abandon(TransferError(f"{error.filename or 'a local file'} can't be read here: {error.strerror}"))
+    else:
+        work.finish()
+
+
+@asynccontextmanager
+async def _working(
+    connection: Connection, operation: Operation, limits: Limits, feed: Feed, *pairs: tuple[Key, bytes]
+) -> AsyncIterator[FileWork]:
+    """A worker that is fed while its answers are read; ended whatever happens, and bounded as a whole."""
+    work = FileWork(connection, operation, limits, pairs)
+    feeder = asyncio.ensure_future(_fed(work, feed))
+    try:
+        async with deadline(limits.transfer_seconds + limits.answer_margin_seconds, work.what()):
+            yield work
+            await feeder
+    finally:
+        feeder.cancel()
+        await work.stop()
+        await asyncio.wait([feeder])
+        if not feeder.cancelled():
+            feeder.exception()  # marks it as seen: what failed first is on its way to the caller
+
+
+def _asking(paths: Sequence[PurePosixPath]) -> Feed:
+    """Asks for paths by their index."""
+
+    async def feed(work: FileWork) -> None:
+        await work.send(b"".join([protocol.frame(Record.PATH, index, protocol.raw(path)) for index, path in enumerate(paths)]))
+
+    return feed
+
+
+def _error_of(payload: bytes) -> int:
+    return int.from_bytes(payload[:4], "little")
+
+
+# looking
+
+
+async def stat(
+    connection: Connection, paths: Sequence[PurePosixPath], limits: Limits, *, follow: bool, digest: bool
+) -> Mapping[PurePosixPath, Entry | Missing]:
+    """See `Place.stat`."""
+    found: dict[PurePosixPath, Entry | Missing] = {}
+    flags = (FileFlag.FOLLOW if follow else 0) | (FileFlag.DIGEST if digest else 0)
+    if not paths:
+        return found
+    async with _working(connection, Operation.STAT, limits, _asking(paths), (Key.FLAGS, protocol.u64(flags))) as work:
+        async for kind, index, payload in work.answers():
+            path = paths[index]
+            if kind == Record.ENTRY:
+                found[path] = protocol.entry(payload, path, named=False)
+            else:
+                found[path] = Missing(path, protocol.errno_name(_error_of(payload)))
+    return found
+
+
+async def walk(connection: Connection, root: PurePosixPath, limits: Limits, *, digest: bool) -> AsyncIterator[Entry]:
+    """See `Place.walk`."""
+    flags = FileFlag.DIGEST if digest else 0
+    async with _working(connection, Operation.WALK, limits, _asking([root]), (Key.FLAGS, protocol.u64(flags))) as work:
+        async for kind, _, payload in work.answers():
+            if kind == Record.ENTRY:
+                yield protocol.entry(payload, root)
+            elif kind == Record.ERROR and (len(payload) == 4 or _error_of(payload) != errno.ENOENT):
+                where = root / protocol.text(payload[4:]) if len(payload) > 4 else root
+                raise TransferError(f"{where} can't be listed: {protocol.reason(_error_of(payload))}", concerns=connection.concerns)
+
+
+async def remove(connection: Connection, paths: Sequence[PurePosixPath], limits: Limits) -> None:
+    """See `Place.remove`."""
+    failed: list[str] = []
+    if not paths:
+        return
+    async with _working(connection, Operation.REMOVE, limits, _asking(paths)) as work:
+        async for kind, index, payload in work.answers():
+            if kind == Record.ERROR:
+                failed.append(f"{paths[index]} can't be removed: {protocol.reason(_error_of(payload))}")
+    _raise_first(failed, connection)
+
+
+def _raise_first(failed: Sequence[str], connection: Connection) -> None:
+    if failed:
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        raise TransferError(f"{failed[0]}{more}", concerns=connection.concerns)
+
+
+# reading
+
+
+class _Sink:
+    """Where one file's bytes go: memory, or a fresh file of ours. Hashes as it goes."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+        self._waiting = bytearray()
+        self._sum = hashlib.sha256()
+
+    async def add(self, piece: bytes) -> None:
+        self._waiting += piece
+        if self.path is not None and len(self._waiting) >= _BLOCK:
+            await asyncio.to_thread(self._flush)
+
+    def _flush(self) -> None:
+        if self._file is None and self.path is not None:
+            self._file = self.path.open("xb")
+        self._sum.update(self._waiting)
+        if self._file is not None:
+            self._file.write(self._waiting)
+            self._waiting.clear()
+
+    def finish(self, expected: bytes) -> bytes:
+        """The bytes, if they went to memory.
+
+        Raises:
+            TransferError: They are not what the place read.
+        """
+        self._flush()
+        self.close()
+        if self._sum.digest() != expected:
+            raise TransferError("the bytes that arrived are not those that were sent (sha256 differs)")
+        return bytes(self._waiting)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def discard(self) -> None:
+        self.close()
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+async def _reading(
+    connection: Connection, paths: Sequence[PurePosixPath], limit: int | None, limits: Limits, sink_of: Callable[[], _Sink]
+) -> AsyncGenerator[tuple[PurePosixPath, _Sink, bytes | Missing], None]:
+    """Reads files one after the other; the worker answers in the order of the question."""
+    pairs = [] if limit is None else [(Key.LIMIT_OUT, protocol.u64(limit))]
+    sink = sink_of()
+    try:
+        async with _working(connection, Operation.READ, limits, _asking(paths), *pairs) as work:
+            async for kind, index, payload in work.answers():
+                if kind == Record.DATA:
+                    await sink.add(payload)
+                elif kind == Record.DONE:
+                    yield paths[index], sink, sink.finish(payload)
+                    sink = sink_of()
+                else:
+                    sink.discard()
+                    yield paths[index], sink, Missing(paths[index], protocol.errno_name(_error_of(payload)))
+                    sink = sink_of()
+    except BaseException:  # a file that is not whole must not stay, whatever ended the copy
+        sink.discard()
+        raise
+    sink.close()
+
+
+async def get(
+    connection: Connection, paths: Sequence[PurePosixPath], into: Path, limit: int | None, limits: Limits
+) -> Mapping[PurePosixPath, Path | Missing]:
+    """See `Place.get`."""
+    found: dict[PurePosixPath, Path | Missing] = {}
+    if not paths:
+        return found
+    copies = _reading(connection, paths, limit, limits, lambda: _Sink(into / secrets.token_hex(8)))
+    async with aclosing(copies):
+        async for path, sink, content in copies:
+            found[path] = content if isinstance(content, Missing) else _kept(sink)
+    return found
+
+
+def _kept(sink: _Sink) -> Path:
+    assert sink.path is not None
+    return sink.path
+
+
+async def read(connection: Connection, path: PurePosixPath, limit: int, limits: Limits) -> bytes | Missing:
+    """See `Place.read`."""
+    copies = _reading(connection, [path], limit, limits, lambda: _Sink(None))
+    async with aclosing(copies):
+        async for _, _, content in copies:
+            return content
+    raise TransferError(f"{path} was not answered", concerns=connection.concerns)
+
+
+# writing
+
+
+def _mode(upload: Upload) -> int:
+    if upload.mode is not None:
+        return upload.mode & 0o1777
+    if isinstance(upload.source, Path):
+        return upload.source.stat().st_mode & 0o777
+    return 0o755 if upload.source is None else 0o644
+
+
+def _block(file: BinaryIO, total: hashlib._Hash) -> bytes:
+    data = file.read(_BLOCK)
+    total.update(data)
+    return data
+
+
+async def _blocks(source: bytes | Path, total: hashlib._Hash) -> AsyncIterator[bytes]:
+    if isinstance(source, bytes):
+        total.update(source)
+        for at in range(0, len(source), _BLOCK):
+            yield source[at : at + _BLOCK]
+        return
+    with source.open("rb") as file:
+        small = os.fstat(file.fileno()).st_size <= protocol.CHUNK
+        while data := _block(file, total) if small else await asyncio.to_thread(_block, file, total):
+            yield data
+
+
+class _Batch:
+    """Joins small records, so that a thousand small files are a few writes."""
+
+    def __init__(self, work: FileWork) -> None:
+        self._work = work
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    async def add(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size >= protocol.CHUNK:
+            await self.flush()
+
+    async def flush(self) -> None:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._size = 0
+        await self._work.send(data)
+
+
+def _sending(uploads: Sequence[Upload], sums: dict[int, bytes]) -> Feed:
+    async def feed(work: FileWork) -> None:
+        batch = _Batch(work)
+        for index, upload in enumerate(uploads):
+            kind = Record.FOLDER if upload.source is None else Record.FILE
+            head = _mode(upload).to_bytes(4, "little") + protocol.raw(upload.path)
+            await batch.add(protocol.frame(kind, index, head))
+            if upload.source is None:
+                continue
+            total = hashlib.sha256()
+            async for block in _blocks(upload.source, total):
+                for at in range(0, len(block), _PIECE):
+                    await batch.add(protocol.frame(Record.DATA, index, block[at : at + _PIECE]))
+            sums[index] = total.digest()
+            await batch.add(protocol.frame(Record.END, index, sums[index]))
+        await batch.flush()
+
+    return feed
+
+
+async def put(connection: Connection, uploads: Sequence[Upload], owner: str | None, limits: Limits) -> None:
+    """See `Place.put`."""
+    failed: list[str] = []
+    sums: dict[int, bytes] = {}
+    answered = 0
+    if not uploads:
+        return
+    pairs = [] if owner is None else [(Key.OWNER, protocol.raw(owner))]
+    async with _working(connection, Operation.WRITE, limits, _sending(uploads, sums), *pairs) as work:
+        async for kind, index, payload in work.answers():
+            answered += 1
+            if kind == Record.ERROR:
+                failed.append(_not_written(uploads[index], _error_of(payload), owner))
+            elif index in sums and payload != sums[index]:
+                failed.append(f"{uploads[index].path} was written altered (sha256 differs)")
+    _raise_first(failed, connection)
+    if answered != len(uploads):
+        raise TransferError(f"only {answered} of {len(uploads)} files were written", concerns=connection.concerns)
+
+
+def _not_written(upload: Upload, error: int, owner: str | None) -> str:
+    if error == errno.ESRCH:
+        return f"{upload.path} could not be written: the place knows no user {owner or 'of its own'}"
+    if error == errno.EBADMSG:
+        return f"{upload.path} could not be written: it arrived altered (sha256 differs)"
+    return f"{upload.path} could not be written: {protocol.reason(error)}"

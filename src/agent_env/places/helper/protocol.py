@@ -1,0 +1,294 @@
+"""The helper's wire format: frames, their fields, and the fixed records inside them. `helper/helper.h` is the other half.
+
+Frame: u32 length of the rest, u8 type, u32 stream, payload. A request's payload is fields: u16 key, u32 length, bytes. Little-endian.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from pathlib import PurePosixPath
+from struct import Struct
+
+from agent_env.places.place import Entry, FileKind, LedgerEntry
+
+VERSION = 1
+MAX_FRAME = 4 << 20
+IN_WINDOW = 128 << 10
+"""Bytes that may be sent ahead on one stream before the helper gives credit back."""
+OUT_WINDOW = 1 << 20
+"""Bytes that the helper may send ahead on one stream."""
+CHUNK = 64 << 10
+ATTEMPT_MAX = 128
+
+
+class Frame(IntEnum):
+    """Types of frames."""
+
+    HELLO = 1
+    WELCOME = 2
+    REFUSED = 3
+    EXEC = 4
+    STARTED = 5
+    LAUNCH_FAILED = 6
+    STDIN = 7
+    STDIN_EOF = 8
+    CREDIT = 9
+    STDOUT = 10
+    STDERR = 11
+    EXIT = 12
+    KILL = 13
+    KILL_ATTEMPT = 14
+    FREEZE = 15
+    THAW = 16
+    LEDGER = 17
+    LEDGER_ENTRY = 18
+    SET_TTL = 19
+    SHUTDOWN = 20
+    DONE = 21
+    FILES = 22
+    PING = 23
+    OPEN_TCP = 24
+    LISTEN_TCP = 25
+    ACCEPTED = 26
+
+
+class Key(IntEnum):
+    """Names of fields."""
+
+    VERSION = 1
+    TOKEN = 2
+    EPOCH = 3
+    TTL_MS = 4
+    ARG = 5
+    ENV = 6
+    CWD = 7
+    USER = 8
+    TIMEOUT_MS = 9
+    GRACE_MS = 10
+    LIMIT_OUT = 11
+    LIMIT_ERR = 12
+    ATTEMPT = 13
+    RLIMIT = 14
+    WINDOW = 15
+    FLAGS = 16
+    SIGNAL = 17
+    OPERATION = 18
+    OWNER = 19
+    PORT = 20
+    ENTRY_ARG = 21
+    ADDRESS = 22
+
+
+class Refused(IntEnum):
+    """Why a hello was refused."""
+
+    TOKEN = 1
+    SUPERSEDED = 2
+    VERSION = 3
+
+
+class ExecFlag(IntFlag):
+    """Flags of EXEC."""
+
+    STDIN = 1
+    STARTED = 2
+
+
+class Operation(IntEnum):
+    """What a file worker does."""
+
+    STAT = 1
+    WALK = 2
+    READ = 3
+    WRITE = 4
+    REMOVE = 5
+
+
+class Record(IntEnum):
+    """Records to and from a file worker; framed as frames, the stream number being the path's index."""
+
+    PATH = 1
+    FILE = 2
+    FOLDER = 3
+    DATA = 4
+    END = 5
+    ENTRY = 6
+    ERROR = 7
+    DONE = 8
+
+
+class FileFlag(IntFlag):
+    """Flags of FILES."""
+
+    FOLLOW = 1
+    DIGEST = 2
+    SYNC = 4
+
+
+WHAT = {
+    1: "its working folder can't be entered",
+    2: "the program can't be run",
+    3: "the place knows no such user",
+    4: "the script's interpreter is missing",
+    5: "the place has no room for another process",
+    6: "an argument or the environment is too long, or holds a zero byte",
+    7: "a limit can't be set",
+    8: "the place can't become that user",
+    9: "the port can't be reached",
+}
+"""What a launch failed at, by number."""
+
+HEAD = Struct("<IBI")
+FIELD = Struct("<HI")
+U64 = Struct("<Q")
+EXIT = Struct("<BBxxiQQQQQQQ")
+LAUNCH_FAILED = Struct("<II")
+LEDGER_ENTRY = Struct("<IBBBiBB")
+ENTRY = Struct("<BBHIIQQII4x")
+KINDS = (FileKind.FILE, FileKind.DIRECTORY, FileKind.LINK, FileKind.OTHER)
+
+
+def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return HEAD.pack(5 + len(payload), kind, stream) + payload
+
+
+def fields(*pairs: tuple[Key, bytes]) -> bytes:
+    """A payload of fields."""
+    return b"".join([FIELD.pack(key, len(value)) + value for key, value in pairs])
+
+
+def u64(value: float) -> bytes:
+    """A number as a field's value; what does not fit is the largest one."""
+    return U64.pack(min(max(int(value), 0), (1 << 64) - 1))
+
+
+def milliseconds(seconds: float) -> bytes:
+    """Seconds as a field's value; never 0, which would mean no limit at all."""
+    return u64(max(1, seconds * 1000))
+
+
+def raw(text: str | bytes | PurePosixPath) -> bytes:
+    """The bytes of an argument or path; what came in through `surrogateescape` goes out as it was."""
+    return text if isinstance(text, bytes) else str(text).encode("utf-8", "surrogateescape")
+
+
+def text(data: bytes) -> str:
+    """A name of a place as text that `raw` turns back into the same bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def errno_name(number: int) -> str:
+    """`ENOENT` for 2."""
+    return errno.errorcode.get(number, f"E{number}")
+
+
+def reason(number: int) -> str:
+    """An errno for people."""
+    return f"{os.strerror(number).lower()} ({errno_name(number)})"
+
+
+@dataclass(frozen=True, slots=True)
+class HelperConfig:
+    """What a helper is told when it starts, through an inherited descriptor: never by argv or environment."""
+
+    token: str
+    epoch: int = 1
+    ttl_seconds: float = 0.0
+    """0 means no limit."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """The place's environment, which commands add to."""
+    cwd: str = "/"
+    user: str | None = None
+    """The place's own user; None is the user that the helper runs as."""
+    entrypoint: Sequence[str | bytes] = ()
+    """The image's own command, run as the place's user; when it ends the place ends."""
+    new_privileges: bool = False
+    """Lets commands gain privileges through set-id programs (images that use `sudo`)."""
+
+    def encode(self) -> bytes:
+        """The bytes to write into the configuration descriptor, which is then closed."""
+        pairs = [
+            (Key.TOKEN, self.token.encode()),
+            (Key.EPOCH, u64(self.epoch)),
+            (Key.TTL_MS, u64(self.ttl_seconds * 1000)),
+            (Key.CWD, raw(self.cwd)),
+            (Key.FLAGS, u64(int(self.new_privileges))),
+            *environment(self.env),
+            *((Key.ENTRY_ARG, raw(argument)) for argument in self.entrypoint),
+        ]
+        if self.user is not None:
+            pairs.append((Key.USER, raw(self.user)))
+        return fields(*pairs)
+
+
+def environment(variables: Mapping[str, str]) -> Iterator[tuple[Key, bytes]]:
+    """Variables as fields."""
+    for name, value in variables.items():
+        yield Key.ENV, raw(f"{name}={value}")
+
+
+def entry(payload: bytes, root: PurePosixPath, *, named: bool = True) -> Entry:
+    """An ENTRY record.
+
+    Args:
+        payload: The record.
+        root: What the record's path is relative to, or the path itself when the record is not `named`.
+    """
+    kind, digested, mode, uid, gid, size, modified, path_length, target_length = ENTRY.unpack_from(payload)
+    at = ENTRY.size + (32 if digested else 0)
+    name = payload[at : at + path_length]
+    return Entry(
+        path=root / text(name) if named else root,
+        kind=KINDS[kind],
+        size=size,
+        mode=mode & 0o7777,
+        uid=uid,
+        gid=gid,
+        modified_ns=modified,
+        target=text(payload[at + path_length : at + path_length + target_length]) if KINDS[kind] is FileKind.LINK else None,
+        sha256=payload[ENTRY.size : at].hex() if digested else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """A line of the helper's ledger, with the ending of what is over."""
+
+    entry: LedgerEntry
+    exit_code: int | None
+    signal: int | None
+    timed_out: bool
+
+
+def ledger_record(payload: bytes) -> LedgerRecord:
+    """A LEDGER_ENTRY frame."""
+    pid, running, signalled, timed_out, code, attempt_length, argv0_length = LEDGER_ENTRY.unpack_from(payload)
+    at = LEDGER_ENTRY.size
+    attempt = text(payload[at : at + attempt_length])
+    argv0 = text(payload[at + attempt_length : at + attempt_length + argv0_length])
+    over = not running
+    return LedgerRecord(
+        LedgerEntry(attempt or None, pid, argv0, bool(running)),
+        exit_code=code if over and not signalled else None,
+        signal=code if over and signalled else None,
+        timed_out=bool(timed_out),
+    )
+
+
+def records(buffer: bytearray) -> Iterable[tuple[int, int, bytes]]:
+    """Takes the whole records out of a buffer: (type, index, payload)."""
+    at, size = 0, len(buffer)
+    found = []
+    while size - at >= HEAD.size:
+        length, kind, index = HEAD.unpack_from(buffer, at)
+        if size - at < 4 + length:
+            break
+        found.append((kind, index, bytes(buffer[at + 9 : at + 4 + length])))
+        at += 4 + length
+    del buffer[:at]
+    return found
