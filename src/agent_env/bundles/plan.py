@@ -165,7 +165,7 @@ class _Planner:
         self._stores = stores
         self._overrides = overrides
         self._strict = strict
-        self._of_entry = {entry.entry.id: entry for entry in resolved.entries}
+        self._of_entry = {entry.entry.id: entry for entry in reversed(resolved.entries)}
         self._stored: dict[tuple[str, str, int | None], tuple[str, int] | None] = {}
         self._pinned: dict[tuple[str, str], int] = {}
         self._warnings = list(self._bundle.warnings)
@@ -260,10 +260,8 @@ class _Planner:
 
     def _check_stored(self, reference: Reference) -> None:
         """A document of the stores must be there, and be of the right type."""
-        if any(
-            REFERENCED_AS.get(kind) == reference.kind and reference.written in {name, f"{self._bundle.id_root}/{name}"}
-            for kind, name in self._bundle.broken
-        ):
+        broken = {name for kind, name in self._bundle.broken if REFERENCED_AS.get(kind) == reference.kind}
+        if reference.told or reference.written in broken or reference.written.removeprefix(f"{self._bundle.id_root}/") in broken:
             return
         collection = COLLECTION_OF[reference.kind]
         key = (collection, reference.id, reference.version)

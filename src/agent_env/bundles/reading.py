@@ -139,7 +139,8 @@ class Folder:
     def walk(self, folder: Path) -> dict[str, Path]:
         """All files below a folder: POSIX path in NFC, sorted → the file. Dot files count, leavings don't."""
         found: dict[str, Path] = {}
-        for name, path in self._walk(folder, "", (_identity(folder.stat()),)):
+        above = tuple(_identity(parent.stat()) for parent in (folder, *folder.parents) if parent.is_relative_to(self.root))
+        for name, path in self._walk(folder, "", above):
             if name in found:
                 self.notes.problem(self.relative(path), "two names here are the same once their accents are composed")
             found[name] = path
@@ -154,7 +155,7 @@ class Folder:
             identity = _identity(node.path.stat())
             if len(above) > MAX_DEPTH:
                 self.notes.problem(self.relative(node.path)[:200], f"folders nest deeper than {MAX_DEPTH} levels")
-            elif identity in above or (node.link and identity == self._identity):
+            elif identity in above:
                 self.notes.problem(self.relative(node.path), "a link to a folder that it is in: the walk would never end")
             else:
                 yield from self._walk(node.path, f"{name}/", (*above, identity))

@@ -51,6 +51,8 @@ class Reference:
     artifact_type: str | None = None
     written: str = ""
     """What the author wrote."""
+    told: bool = False
+    """Something is known to be wrong with it, so nobody looks further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,8 @@ class _Names:
     """The bundle's own names of one kind of reference."""
 
     def __init__(self, entries: Sequence[Entry], ignored: Sequence[str], kind: RefKind) -> None:
-        own = [entry for entry in entries if REFERENCED_AS.get(entry.kind) == kind]
+        # Of two entries with one name, which is a problem by itself, the first counts.
+        own = [entry for entry in reversed(entries) if REFERENCED_AS.get(entry.kind) == kind]
         self.exact = {entry.id: entry for entry in own} | {entry.name: entry for entry in own}
         self.folded = {fold(name): entry for name, entry in self.exact.items()}
         folder = _FOLDERS[kind]
@@ -147,15 +150,17 @@ class Resolver:
         written = nfc(site.written)
         entry = names.exact.get(written)
         if entry is None:
-            self._near_miss(names, written, site)
-            return Reference(site.kind, written, site.version, site.file, site.path, None, site.artifact_type, site.written)
+            meant, told = self._near_miss(names, written, site)
+            id = meant.id if meant else written
+            return Reference(site.kind, id, site.version, site.file, site.path, meant, site.artifact_type, site.written, told)
         if site.version is not None:
             self.problem(site, f"{written!r} is defined in this bundle, so it has no fixed version", "leave the version out")
         if site.artifact_type is not None and entry.type != site.artifact_type:
             self.problem(site, f"{entry.path} is of type {entry.type!r}; {site.artifact_type!r} is needed here")
         return Reference(site.kind, entry.id, None, site.file, site.path, entry, site.artifact_type, site.written)
 
-    def _near_miss(self, names: _Names, written: str, site: Site) -> None:
+    def _near_miss(self, names: _Names, written: str, site: Site) -> tuple[Entry | None, bool]:
+        """The entry that was probably meant, and whether something was said."""
         other = names.folded.get(fold(written))
         if other is not None:
             spelled = other.id if written.startswith(LOCAL) else other.name
@@ -163,6 +168,7 @@ class Resolver:
         elif written in names.ignored:
             stray = names.ignored[written]
             self.problem(site, f"{stray} is a stray file, not an entry of the bundle", "put it into a folder, and name the folder")
+        return other, other is not None or written in names.ignored
 
     def toml(self, entry: Entry) -> ResolvedEntry:
         """Resolves the keys of a toml that refer to documents."""
