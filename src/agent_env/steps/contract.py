@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
@@ -44,7 +44,7 @@ class RetryConfig(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
-    retry_from_step_id: str = Field(alias="go_to_step_id")
+    retry_from_step_id: str = Field(validation_alias=AliasChoices("retry_from_step_id", "go_to_step_id"))
     max_retries: int = Field(default=1, ge=0, strict=True)
     backoff_seconds: float | None = Field(default=None, ge=0)
     """First pause before a retry; None is immediate, as in the reference. Doubles each time."""
@@ -256,12 +256,17 @@ class Step(BaseModel):
     """Fields that the reference does not have: written only when they say something."""
 
     id: str = Field(min_length=1)
+    """Unique in the task; the key of what the step leaves in the run's context."""
     type: str = ""
+    """The step's type."""
     version: int | None = None
+    """Version of a stored step; without effect on a run."""
     depends_on: tuple[str, ...] | None = None
     """None: after all earlier steps; empty: no dependency."""
     fail_task_on_error: bool = True
+    """False: the steps that depend on this one run although it failed."""
     retry_config: RetryConfig | None = None
+    """Where to go back to when the step fails (`retry_from_step_id`), and how often (`max_retries`)."""
     timeout_seconds: float | None = Field(default=None, gt=0)
     """Limit of the whole step. Some types give the field their own meaning and say so."""
     always_run: bool = False

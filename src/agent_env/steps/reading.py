@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near, unknown_key_problems
@@ -42,8 +42,9 @@ def read_fields(
 
 def accepted_keys(cls: type[BaseModel]) -> frozenset[str]:
     """Every key that a class reads, legacy spellings included."""
-    aliases = {field.alias for field in cls.model_fields.values() if field.alias}
-    return frozenset(cls.model_fields) | aliases | getattr(cls, "read_keys", frozenset())
+    spellings = (field.validation_alias for field in cls.model_fields.values())
+    legacy = {name for spelling in spellings if isinstance(spelling, AliasChoices) for name in spelling.choices if isinstance(name, str)}
+    return frozenset(cls.model_fields) | legacy
 
 
 def _key_problems(

@@ -1,0 +1,156 @@
+"""The registry knows every type of the field, imports only what is used, and says what it can't run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import ClassVar
+
+import pytest
+
+from agent_env.errors import ConfigError, NotFoundError, ProblemsError, UnsupportedError
+from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step
+from agent_env.steps.contract import StepResult
+from agent_env.steps.reference import step_reference
+from agent_env.steps.registry import BUILT, KNOWN_TYPES, WAITING, EntryPoint
+
+
+class Shout(Step, type="shout"):
+    """A plug-in's step."""
+
+    entity_refs: ClassVar[tuple[EntityRef, ...] | None] = None
+    text: str = "hey"
+
+
+class Whisper(Step, type="shout"):
+    """Claims the same name."""
+
+
+class Nameless(Step):
+    """Has no type of its own."""
+
+
+def point(name: str, cls: object, value: str = "plug:Shout") -> EntryPoint:
+    return EntryPoint(name, value, lambda: cls)
+
+
+def test_all_49_types_are_known_and_none_is_both_built_and_waiting() -> None:
+    assert len(KNOWN_TYPES) == 49
+    assert not set(BUILT) & set(WAITING)
+
+
+@pytest.mark.parametrize("type", sorted(BUILT))
+def test_every_step_class_declares_its_resume_and_references_in_its_own_body(type: str) -> None:
+    cls = Registry(entry_points=[]).step_class(type)
+    assert isinstance(cls.__dict__["on_resume"], OnResume)
+    assert "entity_refs" in cls.__dict__
+    assert "execute" in cls.__dict__
+    assert cls.__doc__
+    assert cls.__doc__ != Step.__doc__
+
+
+def test_review_reattaches_and_every_other_step_of_this_part_repeats() -> None:
+    registry = Registry(entry_points=[])
+    assert {type: registry.step_class(type).on_resume for type in BUILT if type != "review"} == dict.fromkeys(
+        set(BUILT) - {"review"}, OnResume.REPEAT
+    )
+    assert registry.step_class("review").on_resume is OnResume.REATTACH
+
+
+@pytest.mark.parametrize(("type", "need"), sorted(WAITING.items()))
+def test_types_that_come_later_are_refused_by_name_with_what_they_need(type: str, need: str) -> None:
+    with pytest.raises(UnsupportedError, match=need):
+        Registry(entry_points=[]).step_class(type)
+
+
+def test_an_unknown_type_is_answered_with_a_near_spelling() -> None:
+    with pytest.raises(NotFoundError, match="did you mean 'verify_sandbox'"):
+        Registry(entry_points=[]).step_class("verify_sandbx")
+
+
+def test_a_plugin_of_an_own_name_is_used() -> None:
+    registry = Registry(entry_points=[point("shout", Shout)])
+    assert registry.step_class("shout") is Shout
+    assert "shout" in registry.types()
+
+
+def test_a_plugin_may_bring_a_type_that_waits_here() -> None:
+    class Deployer(Step, type="deploy_env"):
+        """Another package's way to deploy environments."""
+
+    assert Registry(entry_points=[point("deploy_env", Deployer)]).step_class("deploy_env") is Deployer
+
+
+def test_a_plugin_that_claims_a_builtin_name_is_skipped_and_the_message_says_so() -> None:
+    registry = Registry(entry_points=[point("review", Shout)])
+    assert registry.step_class("review").__module__ == "agent_env.steps.review"
+    with pytest.raises(NotFoundError, match=r"plug:Shout was skipped: 'review' is built in"):
+        registry.step_class("nothing")
+
+
+def test_a_name_that_two_plugins_claim_belongs_to_neither() -> None:
+    registry = Registry(entry_points=[point("shout", Shout), point("shout", Whisper, "other:Whisper")])
+    with pytest.raises(NotFoundError, match="both claim 'shout'"):
+        registry.step_class("shout")
+
+
+def test_a_plugin_that_is_no_step_is_refused_with_its_module() -> None:
+    with pytest.raises(UnsupportedError, match="plug:Shout"):
+        Registry(entry_points=[point("shout", StepResult)]).step_class("shout")
+
+
+HERE = __name__
+
+
+@pytest.mark.parametrize(
+    ("impls", "says"),
+    [
+        ("one:Two", "is a list"),
+        ([1], "is a list"),
+        (["nowhere.at.all:Thing"], "can't be imported"),
+        (["json"], "can't be imported"),
+        ([f"{HERE}:Nameless"], "no step type of its own"),
+        (["json:JSONDecoder"], "not a subclass"),
+        (["agent_env.steps.review:Review"], "built in"),
+        ([f"{HERE}:Shout", f"{HERE}:Whisper"], "another entry has"),
+    ],
+)
+def test_impls_of_the_configuration_are_checked_when_they_are_read(impls: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Registry(impls, entry_points=[])
+
+
+def test_a_configured_class_may_take_a_plugins_name_and_that_is_noted() -> None:
+    registry = Registry([f"{HERE}:Shout"], entry_points=[point("shout", Whisper, "other:Whisper")])
+    assert registry.step_class("shout").__name__ == "Shout"
+    assert "replaces plug-in other:Whisper" in registry.notes[0]
+
+
+def test_a_step_of_a_plugin_is_read_like_any_other() -> None:
+    registry = Registry(entry_points=[point("shout", Shout)])
+    step, warnings = read_step({"id": "s", "type": "shout", "text": "ho", "volume": 3}, source="t.json", registry=registry)
+    assert step.to_dict()["text"] == "ho"
+    assert [str(warning) for warning in warnings] == ["t.json: $.volume: unknown key 'volume' is kept and ignored"]
+    with pytest.raises(ProblemsError, match=r"\$\.text: text is text, not a number"):
+        read_step({"id": "s", "type": "shout", "text": 1}, source="t.json", registry=registry)
+
+
+def test_only_the_modules_of_used_types_are_imported() -> None:
+    code = """
+import sys
+from agent_env.steps import parse_step
+parse_step({"id": "r", "type": "review"}, source="t")
+loaded = {name for name in sys.modules if name.startswith(("agent_env.steps.", "agent_env.verifiers"))}
+heavy = {"httpx", "sqlalchemy", "alembic", "aiohttp", "rich"} & set(sys.modules)
+print(sorted(loaded & {"agent_env.steps.review", "agent_env.steps.run_code", "agent_env.verifiers.verify_sandbox"}), sorted(heavy))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "['agent_env.steps.review'] []"
+
+
+@pytest.mark.parametrize("step", step_reference(), ids=lambda step: step.type)
+def test_the_reference_describes_every_field(step: object) -> None:
+    assert step.doc
+    fields = [*step.fields, *step.common]
+    assert [field.name for field in fields if not field.description] == []
+    assert [field.name for field in fields if not field.type] == []
