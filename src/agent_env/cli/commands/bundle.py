@@ -9,7 +9,7 @@ import click
 
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import configuration, opened_stores
+from agent_env.cli.session import configuration, opened_stores, stores_of
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -92,16 +92,25 @@ def init(*, folder: Path, from_task: str | None, from_eval: str | None, version:
     """Make a bundle folder from what is stored."""
     if (from_task is None) == (from_eval is None):
         raise UsageError("exactly one of --from-task and --from-eval is needed", hint="to start an empty one: agent-env bundle new FOLDER")
-    from agent_env.cli.importing import import_into
+    from agent_env.bundles.importer import import_task
+    from agent_env.clock import SystemClock, timestamp
 
     with opened_stores() as stores:
-        facts = import_into(folder, stores, task=from_task, evaluation=from_eval, version=version, scopes=rest["include_scope"])
+        done = import_task(
+            folder,
+            stores_of(stores),
+            task_id=from_task,
+            eval_id=from_eval,
+            version=version,
+            keep_user_fields="user" in rest["include_scope"],
+            imported_at=timestamp(SystemClock().now()),
+        )
     if as_json:
-        write_json(facts)
+        write_json({"folder": str(done.folder), "files": done.files, "notes": done.notes()})
         return
-    for path in facts["files"]:
-        line(path)
-    for said in facts["notes"]:
+    for path in done.files:
+        line(str(done.folder / path))
+    for said in done.notes():
         note(said)
 
 
@@ -114,7 +123,6 @@ def shown(folder: Path) -> str:
 def _plan(bundle: str, *, strict: bool) -> BundlePlan:
     from agent_env.bundles.installed import find_bundle
     from agent_env.bundles.plan import plan_folder
-    from agent_env.cli.session import stores_of
 
     found = find_bundle(bundle)
     if found.note:

@@ -248,8 +248,11 @@ def _show(stored: StoredRun, *, stopped: bool) -> None:
             line(f"{name:8} {value}")
     if run.error:
         line(f"{'error':8} {run.error.get('step_id') or ''} {run.error.get('code')}: {run.error.get('message')}")
-    for name, value in run.notes.items():
-        line(f"{name:8} {value}")
+    for name, facts in (run.notes.get("sandboxes") or {}).items():
+        levels = ", ".join(f"{limit} {level}" for limit, level in (facts.get("levels") or {}).items())
+        line(f"{'place':8} {name}: {facts.get('sandbox_id')} ({facts.get('provider')}); limits: {levels}; network: {facts.get('network')}")
+    if run.notes.get("kept"):
+        line(f"{'kept':8} its places were left up: agent-env runs teardown {run.run_id}")
     if stored.attempts:
         line()
         table(

@@ -1,0 +1,322 @@
+"""`agent-env run`: results, exit codes, interruption, resume, output."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import AGENT_ENV, Cli
+from tests.cli.tasks import BOX, FAILING, PASSING, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
+
+PATIENCE = 40
+
+
+def wait_for_line(process: subprocess.Popen[bytes], text: str) -> None:
+    """Reads progress until a line has this text."""
+    assert process.stderr is not None
+    until = time.monotonic() + PATIENCE
+    seen = b""
+    while text.encode() not in seen:
+        ready, _, _ = select.select([process.stderr], [], [], max(0.0, until - time.monotonic()))
+        assert ready, f"{text!r} was never said: {seen.decode()}"
+        piece = os.read(process.stderr.fileno(), 65536)
+        assert piece, f"{text!r} was never said: {seen.decode()}"
+        seen += piece
+
+
+def sandboxes(cli: Cli) -> list[Path]:
+    root = cli.home / "state/agent-env/sandboxes"
+    return sorted(root.iterdir()) if root.is_dir() else []
+
+
+def test_must_show_8_json_is_one_object_of_the_documented_shape_and_nothing_else(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", one=PASSING, two=SCORED_ZERO, three=FAILING), "--json")
+    assert answer.code == 1
+    assert set(answer.json) == {"runs", "passed"}
+    by_task = {run["task"]: run for run in answer.json["runs"]}
+    assert set(by_task) == {"tasks/one.json", "tasks/two.json", "tasks/three.json"}
+    for run in by_task.values():
+        assert set(run) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
+    assert by_task["tasks/one.json"]["status"] == "completed"
+    assert by_task["tasks/one.json"]["scores"] == {"check": 1.0}
+    assert by_task["tasks/one.json"]["error"] is None
+    assert by_task["tasks/two.json"]["scores"] == {"check": 0.0}
+    assert by_task["tasks/three.json"]["status"] == "failed"
+    assert set(by_task["tasks/three.json"]["error"]) == {"code", "message", "step_id"}
+    assert by_task["tasks/three.json"]["error"]["step_id"] == "work"
+    assert answer.json["passed"] is False
+
+
+CASES: list[tuple[str, dict[str, Steps], list[str], int, bool | None]] = [
+    ("all pass", {"a": PASSING, "b": PASSING}, [], 0, True),
+    ("graded 0", {"a": PASSING, "b": SCORED_ZERO}, [], 0, False),
+    ("graded 0 above the mark", {"a": PASSING, "b": SCORED_ZERO}, ["--fail-under", "0.5"], 0, True),
+    ("graded 0 below the mark", {"a": PASSING, "b": SCORED_ZERO}, ["--fail-under", "0.6"], 1, False),
+    ("error", {"a": PASSING, "b": FAILING}, [], 1, False),
+    ("none selected", {"a": PASSING}, ["--task", "nope"], 2, None),
+    ("no tasks", {}, [], 2, None),
+    ("bad option", {"a": PASSING}, ["--attempts", "0"], 2, None),
+]
+
+
+@pytest.mark.parametrize(("tasks", "options", "code", "passed"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_cl01_exit_code_and_json_say_the_same(
+    cli: Cli, tasks: dict[str, Steps], options: list[str], code: int, passed: bool | None
+) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", **tasks), "--json", *options)
+    assert answer.code == code, answer.all
+    if passed is None:
+        assert set(answer.json) == {"error"}
+        assert answer.err.startswith("error: ")
+    else:
+        assert answer.json["passed"] is passed
+
+
+def test_cl01_bad_configuration_is_exit_code_2_and_names_file_and_key(cli: Cli) -> None:
+    cli.write(".agentenv/config.toml", "[limits]\nexec_secnds = 3\n")
+    answer = cli("run", bundle(cli.cwd / "b", a=PASSING))
+    assert answer.code == 2
+    assert "config.toml" in answer.err
+    assert "exec_seconds" in answer.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_d7_cl01_one_signal_cancels_tears_down_and_still_prints_the_result(cli: Cli, number: signal.Signals, code: int) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW), "--output", "out.json")
+    wait_for_line(process, "box")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, err.decode()
+    assert "cancelled" in out.decode()
+    assert json.loads((cli.cwd / "out.json").read_text())["runs"][0]["status"] == "cancelled"
+    assert sandboxes(cli) == []
+    assert cli("runs", "list", "--json").json["runs"][0]["status"] == "cancelled"
+
+
+def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW))
+    wait_for_line(process, "box")
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, err.decode()
+    assert b"Traceback" not in err
+    left = sandboxes(cli)
+    if left:  # the teardown may have been quicker than the second signal
+        assert b"left:" in err
+        assert cli("gc").code == 0
+    assert sandboxes(cli) == []
+
+
+def test_interrupted_signal_that_was_ignored_on_entry_stays_ignored(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=PASSING)
+    text = f"trap '' INT; {AGENT_ENV} run {folder} --quiet & wait $!"
+    process = subprocess.Popen(["bash", "-c", f"set -m; ({text})"], env=cli.environ(), cwd=cli.cwd, stdout=subprocess.PIPE)
+    os.kill(process.pid, signal.SIGCONT)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert b"1 passed" in out
+
+
+def test_f01_killed_run_is_resumed_by_the_same_command_and_finished_runs_are_not_done_again(cli: Cli) -> None:
+    marks = cli.cwd / "b"
+    process = cli.start("run", bundle(marks, a=PASSING, slow=SLOW), "--concurrency", "2")
+    wait_for_line(process, "[tasks/a.json] passed")
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    (marks / "tasks/slow.json").unlink()
+    listed = {run["task"].rpartition("/")[2]: run for run in cli("runs", "list", "--json").json["runs"]}
+    assert listed["slow"]["interrupted"] is True
+    again = cli("run", marks, "--resume", "--json")
+    assert again.code == 0, again.err
+    assert [run["run_id"] for run in again.json["runs"]] == [listed["a"]["run_id"]]
+    assert cli("runs", "cancel", listed["slow"]["run_id"]).code == 0
+    assert sandboxes(cli) == []
+
+
+def test_broken_pipe_after_the_run_is_quiet_and_the_run_is_complete(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", **{f"t{n}": PASSING for n in range(3)})
+    text = f"{AGENT_ENV} run {folder} --quiet | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "0\n"
+    assert done.stderr == ""
+    assert [run["status"] for run in cli("runs", "list", "--json").json["runs"]] == ["completed"] * 3
+
+
+def test_progress_goes_to_standard_error_and_quiet_has_none(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=PASSING)
+    loud = cli("run", folder)
+    assert "[tasks/a.json] 2/2 check" in loud.err
+    assert loud.out.splitlines()[-1] == "1 passed · mean score 1.000"
+    quiet = cli("run", folder, "--quiet")
+    assert quiet.err == ""
+    assert quiet.out == "1 passed · mean score 1.000\n"
+
+
+def test_attempts_are_summed_up_by_task(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", a=PASSING, z=SCORED_ZERO), "--attempts", "2", "--concurrency", "4")
+    assert answer.code == 0, answer.err
+    assert "2 of 2" in answer.out
+    assert "0 of 2" in answer.out
+    assert answer.out.splitlines()[-1] == "2 passed · 2 scored below 1 · mean score 0.500"
+
+
+def test_output_folder_has_the_results_and_every_context_private(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=PASSING)
+    answer = cli("run", folder, "--output", "results", "--json")
+    written = json.loads((cli.cwd / "results/results.json").read_text())
+    assert written == answer.json
+    contexts = [path for path in (cli.cwd / "results").iterdir() if path.name != "results.json"]
+    assert len(contexts) == 1
+    context = json.loads(contexts[0].read_text())
+    assert context["metadata"]["verifications"]["check"]["score"] == 1.0
+    assert contexts[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_output_that_can_not_be_written_is_one_line(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", a=PASSING), "--output", "/dev/null/x.json", "--quiet")
+    assert answer.code == 2
+    assert "/dev/null/x.json can't be written" in answer.err
+
+
+def test_dry_run_writes_and_runs_nothing(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=PASSING, b=PASSING)
+    answer = cli("run", folder, "--dry-run", "--attempts", "3")
+    assert answer.code == 0, answer.err
+    assert "nothing is written or run" in answer.out
+    assert cli("run", folder, "--dry-run", "--json").json["runs"] == 2
+    assert cli("runs", "list", "--json").json == {"runs": []}
+    assert cli("task", "list", "--json").json == {"tasks": []}
+
+
+def test_without_a_bundle_the_installed_ones_are_listed_and_options_are_refused(cli: Cli) -> None:
+    assert {"hello", "tour"} <= {entry["name"] for entry in cli("run", "--json").json["bundles"]}
+    assert "hello" in cli("run").out
+    answer = cli("run", "--keep")
+    assert answer.code == 2
+    assert "--keep needs a BUNDLE" in answer.err
+
+
+def test_single_task_file_and_stored_task_can_be_run(cli: Cli) -> None:
+    file = cli.write("lone.json", PASSING)
+    answer = cli("run", file, "--json", "--attempts", "2")
+    assert answer.code == 0, answer.err
+    assert [run["task"] for run in answer.json["runs"]] == [str(file)] * 2
+    assert cli("task", "create", file, "--id", "lone").code == 0
+    assert cli("run", "lone", "--json").json["runs"][0]["scores"] == {"check": 1.0}
+
+
+def test_cl02_unknown_bundle_names_near_ones(cli: Cli) -> None:
+    answer = cli("run", "helo")
+    assert answer.code == 2
+    assert "hello" in answer.err
+    assert "Traceback" not in answer.err
+
+
+MISTAKES: list[tuple[str, str, str | bytes, str]] = [
+    ("missing file", "gone.json", "", "gone.json"),
+    ("no JSON", "t.json", "{nope", "t.json"),
+    ("not UTF-8", "t.json", b"\xff\xfe[", "t.json"),
+    ("no list", "t.json", "{}", "t.json"),
+    ("unknown type", "t.json", '[{"id": "a", "type": "deploy_sandbx"}]', "deploy_sandbox"),
+    ("unknown key", "t.json", '[{"id": "a", "type": "deploy_sandbox", "sandbox_nme": "a", "sandbox_mode": "vm"}]', "sandbox_name"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "said"), [case[1:] for case in MISTAKES], ids=[case[0] for case in MISTAKES])
+def test_cl02_mistake_in_a_task_file_names_file_and_remedy_without_traceback(cli: Cli, name: str, content: str | bytes, said: str) -> None:
+    path = cli.write(name, content) if content else cli.cwd / name
+    answer = cli("run", path)
+    assert answer.code == 2, answer.all
+    assert name in answer.err
+    assert said in answer.err
+    assert "Traceback" not in answer.all
+
+
+def test_cl02_byte_order_mark_is_no_mistake(cli: Cli) -> None:
+    path = cli.write("bom.json", b"\xef\xbb\xbf" + json.dumps(PASSING).encode())
+    assert cli("run", path, "--quiet").code == 0
+
+
+def test_cl02_all_problems_of_a_bundle_are_told_at_once_in_json_too(cli: Cli) -> None:
+    broken: Steps = [{"id": "a", "type": "nope"}, {"id": "a", "type": "deploy_sandbox"}]
+    answer = cli("run", bundle(cli.cwd / "b", one=broken, two=[{"type": "deploy_sandbox"}]), "--json")
+    assert answer.code == 2
+    problems = answer.json["error"]["problems"]
+    assert len(problems) >= 3
+    assert {problem["file"] for problem in problems} == {"tasks/one.json", "tasks/two.json"}
+
+
+def test_keep_leaves_the_place_and_says_how_to_get_in_and_rid_of_it(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", a=graded("echo here > /app/note")), "--keep")
+    run_id = cli("runs", "list", "--json").json["runs"][0]["run_id"]
+    assert f"kept: {run_id}" in answer.err
+    assert cli("exec", run_id, "--", "cat", "/app/note").out == "here\n"
+    assert cli("gc").code == 0
+    assert len(sandboxes(cli)) == 1
+    assert cli("runs", "teardown", run_id).code == 0
+    assert sandboxes(cli) == []
+
+
+def test_pause_on_failure_leaves_only_failed_runs(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", a=PASSING, f=FAILING), "--pause-on-failure")
+    assert answer.code == 1
+    failed = cli("runs", "list", "--status", "failed", "--json").json["runs"][0]["run_id"]
+    assert f"kept: {failed}" in answer.err
+    assert len(sandboxes(cli)) == 1
+    assert cli("gc", "--kept").code == 0
+    assert sandboxes(cli) == []
+
+
+def test_infrastructure_faults_are_told_apart_from_scores(cli: Cli) -> None:
+    missing: Steps = [BOX, {**shell("true"), "criteria": [{"type": "bash_cmd_succeeds", "criterion": "c", "bash_cmd": "true"}]}]
+    folder = bundle(cli.cwd / "b", ok=missing, f=FAILING)
+    answer = cli("run", folder)
+    assert answer.code == 1
+    assert "run_code_failed" in answer.out
+    assert "1 failed" in answer.out
+
+
+def test_seed_is_the_same_in_each_call_and_differs_between_runs(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=graded("test <seed> -ge 0"))
+    for _ in range(2):
+        assert cli("run", folder, "--seed", "7", "--attempts", "2", "--json").json["passed"] is True
+    seeds = [cli("runs", "show", run["run_id"], "--json").json["seed"]["seed"] for run in cli("runs", "list", "--json").json["runs"]]
+    assert sorted(seeds[:2]) == sorted(seeds[2:])
+    assert len(set(seeds)) == 2
+
+
+def test_tp12_bundle_is_found_again_from_another_folder_and_without_a_home(cli: Cli, tmp_path: Path) -> None:
+    folder = bundle(cli.cwd / "b", a=PASSING)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    env = {"HOME": "/dev/null", "XDG_STATE_HOME": None, "XDG_CONFIG_HOME": None, "TMPDIR": str(temporary)}
+    first = cli("run", "b", cwd=folder.parent, env=env)
+    assert first.code == 0, first.err
+    assert f"runs are kept in {temporary}" in first.err
+    again = cli("run", folder, "--resume", "--json", cwd=tmp_path, env=env)
+    assert again.code == 0, again.err
+    assert [run["run_id"] for run in cli("runs", "list", "--json", env=env).json["runs"]] == [again.json["runs"][0]["run_id"]]
+
+
+def test_unsafe_host_is_loud(cli: Cli) -> None:
+    answer = cli("run", bundle(cli.cwd / "b", a=graded("test -d /proc/1")), "--unsafe-host", "--quiet")
+    assert answer.code == 0, answer.err
+    assert "without any isolation" in cli("run", "--help").out
+    assert answer.err.startswith("warning: --unsafe-host:")
+
+
+def test_se03_secret_of_a_variable_is_in_no_output_also_with_debug(cli: Cli) -> None:
+    canary = "canary-5f3a91c7d2e84b60"
+    task = graded(f"echo {canary}; false")
+    env = {"LITELLM_API_KEY": canary, "AGENT_ENV_DEBUG": "1"}
+    answer = cli("--debug", "run", cli.write("t.json", [*task, {"id": canary, "type": "nope"}]), env=env)
+    assert answer.code == 2
+    assert canary not in answer.all
