@@ -156,7 +156,8 @@ class Fold:
 
     def retries_of(self, step_id: str) -> int:
         """How often a step has asked for a retry."""
-        return sum(1 for reset in self.resets if reset.get("step_id") == step_id and not reset.get("redeployed"))
+        own = [reset for reset in self.resets if reset.get("step_id") == step_id]
+        return sum(1 for reset in own if not reset.get("redeployed") and not reset.get("resumed"))
 
 
 def _superseded(attempt: Committed) -> Committed:

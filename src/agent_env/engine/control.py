@@ -32,7 +32,7 @@ def run_folder(state_root: Path, run_id: str) -> Path:
 @asynccontextmanager
 async def listening(folder: Path, handle: Handle) -> AsyncIterator[None]:
     """Serves the control socket of a run while the block runs. The folder is 0700, the socket 0600."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    bound = _bound(folder)
     connections: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -42,7 +42,7 @@ async def listening(folder: Path, handle: Handle) -> AsyncIterator[None]:
             task.add_done_callback(connections.discard)
         await _serve(reader, writer, handle)
 
-    server = await asyncio.start_unix_server(connected, sock=_bound(folder))
+    server = await asyncio.start_unix_server(connected, sock=bound)
     try:
         yield
     finally:
@@ -122,6 +122,7 @@ def _line(value: Mapping[str, Json]) -> bytes:
 
 
 def _bound(folder: Path) -> socket.socket:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / SOCKET_NAME
     path.unlink(missing_ok=True)
     made = _with_short_path(folder, socket.socket.bind)

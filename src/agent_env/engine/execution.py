@@ -24,6 +24,7 @@ from agent_env.stores.records import UsedDocument
 from agent_env.waiting import back_off, shielded
 
 if TYPE_CHECKING:
+    from agent_env.redaction import Redactor
     from agent_env.stores.records import AttemptRow
 
 COMPLETED, FAILED, CANCELLED = "completed", "failed", "cancelled"
@@ -43,14 +44,20 @@ class _Attempt:
 class Execution:
     """The scheduler's conductor: holds the fold, writes the journal."""
 
-    def __init__(self, plan: TaskPlan, shared: Shared, fold: Fold, *, numbers: Mapping[str, int], reattached: Mapping[str, str]) -> None:
+    def __init__(self, plan: TaskPlan, shared: Shared, fold: Fold, *, numbers: Mapping[str, int] | None = None) -> None:
         self.plan = plan
         self.fold = fold
         self._shared = shared
-        self._numbers = dict(numbers)
+        self._numbers = dict(numbers or {})
         """Step → how many attempts it has had in this run."""
-        self._reattached = dict(reattached)
-        """Step → the half-done attempt to go on with."""
+        self._reattached: dict[str, str] = {}
+        self.errors: dict[str, Mapping[str, Json]] = {}
+        """Attempt → its error as it is stored."""
+
+    def reattach(self, step_id: str, attempt_id: str, number: int) -> None:
+        """The step's next attempt goes on with a half-done one instead of being a new one."""
+        self._reattached[step_id] = attempt_id
+        self._numbers[step_id] = number
 
     async def attempt(self, step_id: str, *, retry: int, closing: bool) -> Ended:
         """Runs one attempt to its end and records it."""
@@ -83,7 +90,9 @@ class Execution:
         asking = [step for step in self.plan.steps.values() if step.retry_config and step.retry_config.retry_from_step_id == step_id]
         first = max((step.retry_config.backoff_seconds or 0.0 for step in asking if step.retry_config), default=0.0)
         if first:
-            await back_off(retry + 1, limits=replace(self._shared.limits, retry_backoff_seconds=first))
+            limits = self._shared.limits
+            ceiling = max(first, limits.retry_backoff_max_seconds)
+            await back_off(retry + 1, limits=replace(limits, retry_backoff_seconds=first, retry_backoff_max_seconds=ceiling))
 
     async def _carried_out(self, attempt: _Attempt, *, closing: bool) -> Ended:
         limits = self._shared.limits
@@ -131,7 +140,7 @@ class Execution:
 
     async def _cut(self, attempt: _Attempt) -> None:
         await self._stop(attempt)
-        await self._finish(attempt, CANCELLED, [], {}, Kind.CANCELLED, None)
+        await self._finish(attempt, CANCELLED, Kind.CANCELLED)
         self._shared.events.emit(STEP_FAILED, attempt.step.id, attempt_id=attempt.run.attempt_id, code="cancelled", message="cancelled")
 
     async def _commit(self, attempt: _Attempt, result: StepResult | None, error: Exception | None) -> Ended:
@@ -139,13 +148,16 @@ class Execution:
         try:
             updates, scores = self._returned(result)
             described_error = None if error is None else self._described(attempt, error)
-            await self._finish(attempt, FAILED if error else COMPLETED, updates, scores, kind_of(error), described_error)
+            state = FAILED if error else COMPLETED
+            await self._finish(attempt, state, kind_of(error), updates=updates, scores=scores, error=described_error)
         except StorageError as storage:
             error, updates, scores = storage, [], {}
             described_error = self._described(attempt, storage)
-            await self._finish(attempt, FAILED, updates, scores, Kind.STORAGE, described_error)
+            await self._finish(attempt, FAILED, Kind.STORAGE, error=described_error)
         seconds = self._shared.clock.monotonic() - attempt.begun
         failure = described_error["failed_step"] if described_error else None
+        if described_error is not None:
+            self.errors[run.attempt_id] = {**described_error, "kind": str(kind_of(error))}
         committed = Committed(run.attempt_id, step.id, tuple(decode(updates)), failure, scores)
         self.fold = self.fold.committed(committed)
         if described_error is None:
@@ -169,8 +181,8 @@ class Execution:
         """What a result adds, as it is stored: without secrets, by key and by value."""
         if result is None:
             return [], {}
-        rows = self._shared.redactor.redact(encode(result.updates()))
-        return safe_context({"updates": rows})["updates"], dict(result.scores())
+        rows = safe_context({"updates": encode(result.updates())})["updates"]
+        return by_value(rows, self._shared.redactor), dict(result.scores())
 
     def _described(self, attempt: _Attempt, error: BaseException) -> dict[str, Json]:
         """An error as it is stored, with its `failed_steps` entry."""
@@ -192,10 +204,11 @@ class Execution:
         self,
         attempt: _Attempt,
         state: str,
-        updates: list[list[Json]],
-        scores: Mapping[str, float | None],
         kind: Kind,
-        error: dict[str, Json] | None,
+        *,
+        updates: Sequence[Json] = (),
+        scores: Mapping[str, float | None] | None = None,
+        error: dict[str, Json] | None = None,
     ) -> None:
         used: list[UsedDocument] = list(attempt.run.used_documents)
         await self._shared.stores.journal.finish_attempt(
@@ -237,6 +250,18 @@ class Execution:
         await self._shared.stores.journal.supersede(self._shared.lease, taken, reset=reset)
         self.fold = self.fold.rolled_back(taken, reset)
         return taken
+
+
+def by_value(value: Json, redactor: Redactor) -> Json:
+    """The value with known secrets blotted out. Keys decide nothing here: a result may well have a field called `token`."""
+    match value:
+        case str():
+            return redactor.redact(value)
+        case dict():
+            return {redactor.redact(key): by_value(below, redactor) for key, below in value.items()}
+        case list():
+            return [by_value(below, redactor) for below in value]
+    return value
 
 
 def rolled_back_sandboxes(updates: Iterable[Update]) -> dict[str, Json]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import socket
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from agent_env.clock import Clock, timestamp
+from agent_env.stores.installation import InstallationKey
 
 SANDBOX_LABEL = "agentenv.sandbox"
 RUN_LABEL = "agentenv.run"
@@ -29,7 +29,7 @@ class Installation:
     state_root: Path
     home: str
     """Derived from machine, user and path: two installations never take each other's things for their own."""
-    key: bytes
+    key: InstallationKey
     """Tokens of places are derived from it, so nothing is stored and a resume has them."""
 
     def labels(self, run_id: str, sandbox_id: str, *, epoch: int, ttl_seconds: float, clock: Clock) -> Mapping[str, str]:
@@ -44,7 +44,12 @@ class Installation:
 
     def token(self, run_id: str, sandbox_id: str) -> str:
         """The token of a sandbox's places."""
-        return hmac.new(self.key, f"{run_id}\0{sandbox_id}".encode(), hashlib.sha256).hexdigest()
+        return self.key.derive(run_id, sandbox_id)
+
+
+def installation_at(state_root: Path) -> Installation:
+    """The installation with this state folder."""
+    return Installation(state_root, home_of(state_root), InstallationKey(state_root))
 
 
 def home_of(state_root: Path) -> str:

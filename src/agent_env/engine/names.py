@@ -108,7 +108,8 @@ def name_problems(steps: Mapping[str, Step], graph: Graph, preset: Mapping[str, 
         if step is None or (step.type_name or step.type) not in KNOWN_TYPES:
             continue
         before = graph.before(step_id)
-        opaque = any(other in steps and (steps[other].type_name or steps[other].type) not in KNOWN_TYPES for other in before)
+        # A step that could not be read may have been meant to provide it.
+        opaque = any(other not in steps or (steps[other].type_name or steps[other].type) not in KNOWN_TYPES for other in before)
         for wanted in references(step):
             known = given[wanted.kind] | {offers[other][1] for other in before if offers.get(other, ("", ""))[0] == wanted.kind}
             if wanted.name not in known:

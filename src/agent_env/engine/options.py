@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from agent_env.sandboxes.contract import Provider
     from agent_env.stores import Database, Documents, Journal, Objects, Secrets
 
-    Providers = Callable[[str], Provider]
+Providers = Callable[[str], "Provider"]
+"""Name → sandbox provider."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class RunOptions:
     """Which of several runs of the same task this is."""
     overrides: Mapping[str, Json] = field(default_factory=dict)
     """`user_overrides`. Secrets in it are used and never stored."""
-    strict: bool = False
+    attempt_count: int = 1
+    bundle_id: str | None = None
+    bundle_path: str | None = None
+    """Where the task comes from; only for people, a resume does not need it."""
+    work_key: str | None = None
+    """What this run is for, by content: a later call for the same work finds it, wherever the task's files are by then."""
     run_id: str | None = None
     """Chosen by the caller; None makes one."""

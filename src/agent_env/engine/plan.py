@@ -6,16 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from agent_env.steps.registry import parse_step
-
+from agent_env.documents.seeds import substitute
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
 from agent_env.engine.graph import Graph, build
 from agent_env.engine.names import name_problems
-from agent_env.engine.seeds import substitute
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.steps.contract import Step
+from agent_env.steps.registry import read_step
 
 
 class ArtifactSource(Protocol):
@@ -71,7 +70,7 @@ class TaskPlan:
             document = self.artifacts.get(id, version)
         except NotFoundError:
             return None
-        return document if isinstance(document, Mapping) else dict(document.model_dump(mode="json"))
+        return document if isinstance(document, Mapping) else dict(document.body)
 
     def artifact_files(self, id: str, version: int | None) -> Sequence[str] | None:
         """The relative file names of a file artifact or universe, or None when it is not that."""
@@ -92,13 +91,11 @@ class TaskPlan:
         if not seed:
             return self
         origin = self.origin or self.documents
-        documents = substitute(origin, seed)
+        documents = tuple(substitute(list(origin), seed))
         if documents == origin:
             return self
         task = parse_task([dict(document) for document in documents], source=self.source, task_id=self.task_id)
-        steps, graph, problems = read_steps(task, source=self.source)
-        if problems:
-            raise ProblemsError(problems)
+        steps, graph, _ = read_steps(task, source=self.source)
         return replace(self, documents=documents, steps=steps, graph=graph, origin=origin)
 
 
@@ -124,10 +121,11 @@ def plan_task(
     Raises:
         ProblemsError: Everything wrong with it, at once.
     """
-    steps, graph, problems = read_steps(task, source=source)
+    problems: list[Problem] = []
+    warnings: list[Problem] = list(task.warnings)
+    steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems)
+    warnings.extend(remarks)
     plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset or {})
-    warnings: list[Problem] = []
-    warnings.extend(task.warnings)
     problems.extend(_named(source, _override_problems(steps, overrides or {})))
     for fatal, problem in name_problems(steps, graph, preset or {}):
         (problems if fatal else warnings).append(replace(problem, file=source))
@@ -138,24 +136,42 @@ def plan_task(
     return replace(plan, warnings=tuple(warnings))
 
 
-def read_steps(task: TaskDocument, *, source: str) -> tuple[Mapping[str, Step], Graph, list[Problem]]:
-    """Typed steps and their graph, with what is wrong in the steps."""
-    problems: list[Problem] = []
+def read_steps(
+    task: TaskDocument, *, source: str, strict: bool = False, problems: list[Problem] | None = None
+) -> tuple[Mapping[str, Step], Graph, list[Problem]]:
+    """Typed steps, their graph, and warnings.
+
+    Args:
+        task: The document.
+        source: Its file or id, for the messages.
+        strict: Unknown keys are problems.
+        problems: Takes what is wrong, so that the rest can still be checked; None raises it.
+
+    Raises:
+        ProblemsError: Everything wrong with the steps.
+    """
+    found: list[Problem] = []
+    warnings: list[Problem] = []
     steps: dict[str, Step] = {}
     for index, document in enumerate(task.steps):
         try:
-            step = parse_step(dict(document), source=source, path=f"$[{index}]")
+            step, remarks = read_step(document, source=source, path=f"$[{index}]", strict=strict)
         except ProblemsError as error:
-            problems.extend(error.problems)
+            found.extend(error.problems)
         else:
             steps[step.id] = step
-    return steps, build((envelope.id, envelope.depends_on) for envelope in task.envelopes), problems
+            warnings.extend(remarks)
+    if found and problems is None:
+        raise ProblemsError(found)
+    if problems is not None:
+        problems.extend(found)
+    return steps, build((envelope.id, envelope.depends_on) for envelope in task.envelopes), warnings
 
 
 def _own_problems(plan: TaskPlan, source: str) -> Iterator[Problem]:
     for index, document in enumerate(plan.documents):
         step = plan.steps.get(str(document.get("id")))
-        if step is not None and step.id in plan.graph.ancestry:
+        if step is not None and step.id in plan.graph.position:
             for problem in step.problems(plan):
                 yield replace(problem, file=problem.file or source, path=f"$[{index}]{problem.path or ''}")
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from agent_env.clock import Clock
 from agent_env.defaults import Limits
@@ -18,12 +18,13 @@ from agent_env.engine.context import FrozenDict
 from agent_env.engine.control import run_folder
 from agent_env.engine.events import STEP_PROGRESS, EventStream
 from agent_env.engine.options import Stores
-from agent_env.engine.sandboxes import Held, Sandboxes
+from agent_env.engine.sandboxes import Sandboxes
 from agent_env.errors import PlacementError, SandboxUnavailableError
 from agent_env.places import Deed, Place, Recorded, TargetKind, Where, place_of
 from agent_env.steps.contract import Decision, SandboxRequest
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target
 from agent_env.stores.records import Lease, UsedDocument
+from agent_env.stores.secrets import is_reference
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
@@ -52,8 +53,14 @@ class Shared:
     """`user_overrides` with the secrets that are never stored."""
     reviews: dict[str, asyncio.Future[Decision]] = field(default_factory=dict)
     """Questions that wait for an answer, by step."""
-    noted: Callable[[str, Held], None] | None = None
-    """Told of every sandbox that is made: its levels and network go into the run's record."""
+
+    def look_for_answer(self, step_id: str) -> None:
+        """Hands a decision that reached the database to the step that waits for it."""
+        waiting = self.reviews.get(step_id)
+        asked = self.stores.journal.review(self.run_id, step_id)
+        if waiting is not None and not waiting.done() and asked is not None and asked.decision is not None:
+            decision: Literal["continue", "abort"] = "abort" if asked.decision == "abort" else "continue"
+            waiting.set_result(Decision(decision, asked.decided_by or ""))
 
 
 class AttemptRun:
@@ -168,10 +175,7 @@ class AttemptRun:
 
     async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
         """Journals and creates a sandbox."""
-        record, held = await self._shared.sandboxes.deploy(request, self.attempt_id)
-        if self._shared.noted is not None:
-            self._shared.noted(request.sandbox_name, held)
-        return record
+        return await self._shared.sandboxes.deploy(request, self.attempt_id)
 
     async def teardown_sandbox(self, sandbox_id: str) -> bool:
         """Destroys a sandbox and closes its journal row."""
@@ -185,10 +189,11 @@ class AttemptRun:
         answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._shared.reviews[self._step_id] = answer
         try:
-            await self._shared.stores.journal.ask_review(
+            await self._shared.stores.journal.ask(
                 self._shared.lease, self._step_id, self.attempt_id, label=label, upstream=self._shared.redactor.redact(upstream)
             )
             self.progress("waits for a review")
+            self._shared.look_for_answer(self._step_id)
             async with deadline(timeout_seconds, "the review"):
                 return await answer
         finally:
@@ -196,10 +201,10 @@ class AttemptRun:
 
     def secret(self, text: str) -> str:
         """Resolves a reference. The value is redacted from now on."""
-        secret = self._shared.stores.secrets.resolve(text)
-        value = secret.reveal()
-        if value != text:
-            self._shared.redactor.add(value)
+        if not is_reference(text):
+            return text
+        value = self._shared.stores.secrets.resolve(text).reveal()
+        self._shared.redactor.add(value)
         return value
 
     def scratch(self) -> Path:
@@ -230,4 +235,3 @@ class AttemptRun:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
-

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from agent_env.stores import Journal
 
 RESOURCE_KIND = "sandbox"
+_NOTED = ("mode", "levels", "network")
 EPOCH_BASE = "epoch_base"
 """Fact of an adopted sandbox: epochs of its earlier runs, so that its places see epochs that only grow."""
 
@@ -78,7 +79,14 @@ class Sandboxes:
         """The journal's row of a sandbox of this run."""
         return self._rows.get(sandbox_id)
 
-    async def deploy(self, request: SandboxRequest, attempt_id: str) -> tuple[DeployedSandbox, Held]:
+    def notes(self) -> dict[str, Json]:
+        """What the run's record says of its sandboxes: provider, how each limit holds, and the network that is in force."""
+        return {
+            row.name: {"sandbox_id": row.id, "provider": row.provider, **{key: row.facts[key] for key in _NOTED if key in row.facts}}
+            for row in self._rows.values()
+        }
+
+    async def deploy(self, request: SandboxRequest, attempt_id: str) -> DeployedSandbox:
         """Makes a sandbox with the first provider of the request's chain that can.
 
         Raises:
@@ -99,7 +107,7 @@ class Sandboxes:
             raise failure
         raise UnsupportedError(f"no provider can make sandbox {request.sandbox_name!r}", hint="; ".join(refusals) or "name a provider")
 
-    async def _deploy_with(self, name: str, request: SandboxRequest, attempt_id: str) -> tuple[DeployedSandbox, Held]:
+    async def _deploy_with(self, name: str, request: SandboxRequest, attempt_id: str) -> DeployedSandbox:
         provider = self._providers(name)
         async with deadline(self._limits.deploy_seconds, f"asking the provider {name!r} what it can do"):
             capabilities = await provider.capabilities()
@@ -122,14 +130,19 @@ class Sandboxes:
         try:
             async with deadline(self._limits.deploy_seconds, f"creating sandbox {request.sandbox_name!r} with the provider {name!r}"):
                 sandbox = await provider.create(spec)
-            facts: dict[str, Json] = {"mode": request.mode, **sandbox.info.facts}
+            facts: dict[str, Json] = {
+                **sandbox.info.facts,
+                "mode": request.mode,
+                "levels": {name: str(level) for name, level in sandbox.levels.items()},
+                "network": str(sandbox.network.mode),
+            }
             await self._journal.opened(self._lease, sandbox_id, facts)
         except BaseException:
             await shielded(self._undo(resource, provider), seconds=self._limits.cleanup_seconds, what=f"removing sandbox {sandbox_id}")
             raise
         held = self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
         self._rows[sandbox_id] = self._live_row(resource, facts)
-        return self._record(request, spec, held, name), held
+        return self._record(request, spec, held, name)
 
     async def _undo(self, resource: Resource, provider: Provider) -> None:
         """A sandbox whose making was cut. What can't be removed now keeps its open row, so teardown and gc find it."""
@@ -218,9 +231,7 @@ class Sandboxes:
         maker = row.labels.get(RUN_LABEL, self._lease.run_id) if row is not None else self._lease.run_id
         base = row.facts.get(EPOCH_BASE, 0) if row is not None else 0
         try:
-            return await provider.attach(
-                sandbox_id, epoch=int(base) + self._lease.epoch, token=self._installation.token(maker, sandbox_id)
-            )
+            return await provider.attach(sandbox_id, epoch=int(base) + self._lease.epoch, token=self._installation.token(maker, sandbox_id))
         except SandboxNotFoundError as error:
             if row is None:
                 raise
@@ -269,12 +280,13 @@ class Sandboxes:
             provider = row.provider if row is not None else self._default_provider
             removals.append(Removal(sandbox_id, provider, sandbox_id if row is not None else None))
             if row is not None:
-                await self._journal.closing(self._lease, sandbox_id)
+                await self._journal.closing(sandbox_id)
         return await remove_all(removals, self._providers, limits=self._limits, closed=self._closed, stop=stop)
 
     async def _closed(self, removal: Removal) -> None:
         await self._journal.closed(removal.sandbox_id)
-        self._rows.pop(removal.sandbox_id, None)
+        if (row := self._rows.get(removal.sandbox_id)) is not None:
+            self._rows[removal.sandbox_id] = replace(row, state="closed")
 
     async def aclose(self) -> None:
         """Lets go of every handle; the sandboxes stay."""

@@ -121,7 +121,7 @@ class Scheduler:
                     for step_id in [other for other in self._graph.order if other in self._running]:
                         await self._collect(step_id)
         except BaseExceptionGroup as errors:
-            raise _first(errors) from None
+            raise first_error(errors) from None
         left = tuple(step_id for step_id in self._graph.order if step_id not in self._settled and not self._is_fatal(step_id))
         return Drive(self._fatal, tuple(self._tolerated.values()), self._cancelled and bool(left), left)
 
@@ -212,6 +212,7 @@ class Scheduler:
         return self._fatal is not None and self._fatal.step_id == step_id
 
 
-def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first of several errors, which made the others happen."""
     first = errors.exceptions[0]
-    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+    return first_error(first) if isinstance(first, BaseExceptionGroup) else first

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
-from agent_env.errors import AgentEnvError
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ async def remove_all(
                 outcomes[removal.sandbox_id] = await providers(removal.provider).destroy(removal.sandbox_id)
             if closed is not None:
                 await closed(removal)
-        except (AgentEnvError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a provider may be anybody's code, and the other sandboxes must still be removed
             outcomes[removal.sandbox_id] = str(error) or type(error).__name__
 
     async with asyncio.TaskGroup() as group:
@@ -113,12 +113,23 @@ async def teardown_run(
         limits: The limits of this process.
     """
     if providers is None:
-        from agent_env.sandboxes import provider as providers
+        providers = _installed()
     if timeout_seconds is not None:
         from dataclasses import replace
 
         limits = replace(limits, teardown_seconds=timeout_seconds)
     return await remove_all(removals_of(context), providers, limits=limits)
+
+
+def _installed() -> Providers:
+    """The providers of this user's installation, each made once."""
+    from functools import cache
+
+    from agent_env.config import state_root
+    from agent_env.sandboxes import provider
+
+    root, _ = state_root(os.environ)
+    return cache(lambda name: provider(name, state_root=root))
 
 
 def removals_of(context: Mapping[str, Json]) -> Iterator[Removal]:

@@ -209,7 +209,10 @@ class Run(Protocol):
 class Plan(Protocol):
     """What is known before anything starts: the graph, the names that flow over it, the documents it needs."""
 
-    task_id: str
+    @property
+    def task_id(self) -> str:
+        """The task's id."""
+        ...
 
     @property
     def artifacts(self) -> object | None:

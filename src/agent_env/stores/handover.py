@@ -38,7 +38,8 @@ async def adopt(db: Database, lease: Lease, resource_id: str, facts: Mapping[str
         rows = tx.execute("SELECT facts FROM resources WHERE resource_id = :id", {"id": resource_id})
         known = json.loads(rows[0].facts) if rows else {}
         tx.change(
-            "UPDATE resources SET run_id = :run, attempt_id = NULL, epoch = :epoch, facts = :facts, changed_at = :now WHERE resource_id = :id",
+            "UPDATE resources SET run_id = :run, attempt_id = NULL, epoch = :epoch, facts = :facts, changed_at = :now"
+            " WHERE resource_id = :id",
             {"run": lease.run_id, "epoch": lease.epoch, "facts": dump({**known, **facts}), "now": now, "id": resource_id},
         )
 

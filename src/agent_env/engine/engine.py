@@ -1,0 +1,410 @@
+"""The engine: submits, executes, resumes, cancels, tears down and collects. Every face of agent-env goes through it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Literal, Self
+
+from agent_env.clock import Clock, SystemClock
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.documents.context import SECRET_KEYS, new_context, safe_context
+from agent_env.documents.outcomes import Kind
+from agent_env.documents.records import DeployedAgent, DeployedSandbox
+from agent_env.documents.updates import Json
+from agent_env.engine import control
+from agent_env.engine.context import Fold
+from agent_env.engine.events import Event, Observer
+from agent_env.engine.execution import by_value, committed_of
+from agent_env.engine.gc import KEPT_NOTE, Collector, GcReport
+from agent_env.engine.installation import Installation, installation_at
+from agent_env.engine.options import Providers, RunOptions, Stores
+from agent_env.engine.outcome import RunOutcome
+from agent_env.engine.owned import House, OwnedRun, plan_of
+from agent_env.engine.plan import TaskPlan
+from agent_env.engine.resume import Choice, Resumption
+from agent_env.engine.sandboxes import Sandboxes
+from agent_env.engine.signals import Cancellation, to_its_end
+from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, removals_of, remove_all
+from agent_env.errors import PlacementError, RunOwnedError, UsageError
+from agent_env.ids import new_instance_id, new_run_id
+from agent_env.places import Place
+from agent_env.stores import handover
+from agent_env.stores.documents import digest_of
+from agent_env.stores.owners import Owner
+from agent_env.stores.records import Lease, NewRun, StoredRun
+
+if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.engine.teardown import Removal
+    from agent_env.redaction import Redactor
+    from agent_env.sandboxes.contract import Provider
+
+ENDED = ("completed", "failed", "cancelled")
+
+
+class Engine:
+    """Runs tasks. One engine serves any number of runs at once; several processes may share its database.
+
+    Args:
+        stores: The memory.
+        providers: Name → sandbox provider; asked once for each name.
+        config: Where state lives and which provider is the default.
+        clock: Time.
+        limits: None takes those of the configuration.
+        redactor: Learns the secrets that runs resolve; None makes one.
+    """
+
+    def __init__(
+        self,
+        stores: Stores,
+        providers: Providers,
+        *,
+        config: Config,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
+        from agent_env.redaction import Redactor
+
+        self.stores = stores
+        self.installation: Installation = installation_at(config.state_root)
+        self.redactor = redactor or Redactor()
+        self._make_provider = providers
+        self._providers: dict[str, Provider] = {}
+        self._live: dict[str, OwnedRun] = {}
+        self._overrides: dict[str, Mapping[str, Json]] = {}
+        self._house = House(
+            stores,
+            self._provider,
+            self.installation,
+            config.sandbox.default or DEFAULT_PROVIDER,
+            self.redactor,
+            clock or SystemClock(),
+            limits or config.limits or DEFAULT_LIMITS,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Lets go of providers. What runs in sandboxes goes on."""
+        async with AsyncExitStack() as stack:
+            for provider in self._providers.values():
+                stack.push_async_callback(provider.aclose)
+        self._providers.clear()
+
+    def _provider(self, name: str) -> Provider:
+        if name not in self._providers:
+            self._providers[name] = self._make_provider(name)
+        return self._providers[name]
+
+    async def submit(self, plan: TaskPlan, options: RunOptions | None = None) -> str:
+        """Stores a run, ready to be executed. Nothing is started.
+
+        Raises:
+            ProblemsError: The seed's values don't fit the steps.
+            UsageError: `start_step` or `end_step` is outside of the task.
+        """
+        options = options or RunOptions()
+        seeded = plan.seeded(options.seed)
+        _check_part(options, len(seeded.graph.order))
+        run_id = options.run_id or new_run_id()
+        instance_id = new_instance_id(plan.task_id)
+        self._learn_secrets(options.overrides)
+        context = self._start_context(seeded, options, instance_id)
+        task = {"id": seeded.task_id, "version": seeded.version, "source": seeded.source, "steps": list(seeded.documents)}
+        await self.stores.journal.create_run(
+            NewRun(
+                run_id=run_id,
+                instance_id=instance_id,
+                task_id=seeded.task_id,
+                task_version=seeded.version,
+                task_digest=digest_of({"steps": list(seeded.documents)}),
+                task=task,
+                context=context,
+                bundle_id=options.bundle_id,
+                bundle_path=options.bundle_path,
+                group_id=options.group_id,
+                attempt_index=options.attempt_index,
+                attempt_count=options.attempt_count,
+                seed=dict(options.seed),
+                options={
+                    "start_step": options.start_step,
+                    "end_step": options.end_step,
+                    "keep": options.keep,
+                    "pause_on_failure": options.pause_on_failure,
+                    "work_key": options.work_key,
+                },
+            )
+        )
+        if options.overrides:
+            self._overrides[run_id] = options.overrides
+        return run_id
+
+    def _start_context(self, plan: TaskPlan, options: RunOptions, instance_id: str) -> dict[str, Json]:
+        context = {**new_context(), **(options.context or {}), "instance_id": instance_id}
+        metadata: dict[str, Json] = {**(context.get("metadata") or {}), "task_id": plan.task_id, **options.metadata}
+        said = {
+            "run_group_id": options.group_id or metadata.get("run_group_id") or new_run_id(),
+            "seed": dict(options.seed) or None,
+            "start_step": options.start_step or None,
+            "keep": options.keep or None,
+            "user_overrides": dict(options.overrides) or None,
+        }
+        metadata.update({key: value for key, value in said.items() if value is not None})
+        again = set(plan.graph.order[options.start_step : options.end_step])
+        if metadata.get("failed_steps"):
+            metadata["failed_steps"] = [entry for entry in metadata["failed_steps"] if entry.get("step_id") not in again]
+        safe: dict[str, Json] = by_value(safe_context({**context, "metadata": metadata}), self.redactor)
+        return safe
+
+    def _learn_secrets(self, value: Json) -> None:
+        """What the overrides carry under secret keys is used, never shown and never stored."""
+        if isinstance(value, Mapping):
+            for key, below in value.items():
+                if key in SECRET_KEYS and isinstance(below, str):
+                    self.redactor.add(below)
+                self._learn_secrets(below)
+        elif isinstance(value, list | tuple):
+            for below in value:
+                self._learn_secrets(below)
+
+    async def execute(self, run_id: str, observer: Observer | None = None) -> RunOutcome:
+        """Runs a submitted run to its end, and removes its places unless they are to be kept.
+
+        Cancelling the caller cancels the run: once cleans up, twice stops the clean-up.
+
+        Raises:
+            NotFoundError: There is no such run.
+            RunOwnedError: Another process runs it.
+            SupersededError: Another process took it over.
+        """
+        return await self._own(run_id, observer, Resumption())
+
+    async def resume(
+        self,
+        run_id: str,
+        *,
+        redeploy: bool = False,
+        observer: Observer | None = None,
+        choices: Mapping[str, Choice | str] | None = None,
+        overrides: Mapping[str, Json] | None = None,
+        takeover: bool = False,
+    ) -> RunOutcome:
+        """Goes on with a run at its first unfinished step. A completed run's outcome comes back as it is.
+
+        Args:
+            run_id: The run.
+            redeploy: Make places that are gone again, and repeat what had been done in them.
+            observer: Watches.
+            choices: Decisions about half-done steps that can't be resumed by themselves: `repeat` or `done`.
+            overrides: Secrets of the overrides, which are not stored.
+            takeover: Also from an owner that lives.
+
+        Raises:
+            ResumeRefusedError: A decision is needed.
+            PlaceLostError: A place is gone; the hint says what `redeploy` would do again.
+            RunOwnedError: Another process runs it.
+        """
+        if overrides:
+            self._learn_secrets(overrides)
+            self._overrides[run_id] = overrides
+        decided = {step_id: Choice(choice) for step_id, choice in (choices or {}).items()}
+        return await self._own(run_id, observer, Resumption(redeploy, decided), takeover=takeover)
+
+    async def _own(self, run_id: str, observer: Observer | None, asked: Resumption, *, takeover: bool = False) -> RunOutcome:
+        if run_id in self._live:
+            raise RunOwnedError(f"run {run_id} is running in this process already", concerns=run_id)
+        if self.stores.journal.run(run_id).status == "completed":
+            return self.outcome(run_id)
+        lease = await self.stores.journal.claim(run_id, takeover=takeover)
+        cancellation = Cancellation()
+        overrides = self._overrides.get(run_id, {})
+        owned = OwnedRun(self._house, lease, cancellation, observer=observer, asked=asked, overrides=overrides)
+        self._live[run_id] = owned
+        try:
+            return await to_its_end(owned.run(), cancellation)
+        finally:
+            del self._live[run_id]
+            self._overrides.pop(run_id, None)
+
+    def outcome(self, run_id: str) -> RunOutcome:
+        """What is recorded of a run.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
+        stored = self.stores.journal.load(run_id)
+        run, fold = stored.run, _fold_of(stored)
+        ended = run.status if run.status in ENDED else "cancelled"
+        return RunOutcome(
+            run_id=run.run_id,
+            instance_id=run.instance_id,
+            task_id=run.task_id,
+            task_version=run.task_version,
+            status=ended,  # type: ignore[arg-type]
+            kind=Kind(run.kind) if run.kind else Kind.UNRECOGNISED,
+            scores=dict(fold.scores),
+            duration_seconds=sum(row.duration_seconds or 0.0 for row in stored.attempts if not row.superseded),
+            error=run.error,
+            context=fold.context,
+        )
+
+    def context(self, run_id: str) -> Mapping[str, Json]:
+        """A run's context document as committed: what `--context-json` reads."""
+        return _fold_of(self.stores.journal.load(run_id)).context
+
+    async def cancel(self, run_id: str, *, by: str = "") -> bool:
+        """Asks a run to stop, wherever it runs; asking twice stops its clean-up. Returns whether there was anything to stop.
+
+        A run whose owner is dead is marked cancelled and torn down here.
+        """
+        by = by or str(Owner.this_process())
+        if (live := self._live.get(run_id)) is not None:
+            live.cancellation.ask(f"cancelled by {by}")
+            return True
+        if self.stores.journal.run(run_id).status in ENDED:
+            return False
+        folder = control.run_folder(self.installation.state_root, run_id)
+        if await control.ask(folder, {"do": "cancel", "reason": f"cancelled by {by}"}, limits=self._house.limits):
+            return True
+        try:
+            lease = await self.stores.journal.claim(run_id)
+        except RunOwnedError:
+            await handover.ask_to_stop(self.stores.db, run_id, by)
+            return True
+        error = {"code": "cancelled", "message": f"cancelled by {by}", "step_id": None}
+        await self.stores.journal.set_run(lease, status="cancelled", kind=str(Kind.CANCELLED), word="cancelled", error=error)
+        await self._tear_down(lease)
+        return True
+
+    async def teardown(self, run_id: str) -> TeardownReport:
+        """Removes what a run made. Idempotent, and safe from any process.
+
+        Raises:
+            RunOwnedError: It is running; cancel it first.
+        """
+        return await self._tear_down(await self.stores.journal.claim(run_id))
+
+    async def _tear_down(self, lease: Lease) -> TeardownReport:
+        sandboxes = self._sandboxes(lease, self.stores.journal.load(lease.run_id))
+        report = await sandboxes.destroy([row.id for row in sandboxes.rows()])
+        await self.stores.journal.set_run(lease, notes={KEPT_NOTE: None})
+        await self.stores.journal.release(lease)
+        return report
+
+    async def teardown_context(self, context: Mapping[str, Json]) -> TeardownReport:
+        """Removes what a context document names, and closes the rows that this database has of it.
+
+        Raises:
+            RunOwnedError: A live run uses one of the sandboxes.
+        """
+        removals = list(removals_of(context))
+        rows = {row.id: row for row in self.stores.journal.resources()} if removals else {}
+        for removal in removals:
+            row = rows.get(removal.sandbox_id)
+            if row is not None and self.stores.journal.is_owned(row.run_id):
+                raise RunOwnedError(f"sandbox {removal.sandbox_id} is in use by run {row.run_id}", concerns=row.run_id)
+
+        async def closed(removal: Removal) -> None:
+            if removal.sandbox_id in rows:
+                await self.stores.journal.closed(removal.sandbox_id)
+
+        return await remove_all(removals, self._provider, limits=self._house.limits, closed=closed)
+
+    async def gc(self, *, dry_run: bool = False, include_kept: bool = False, providers: Iterable[str] = ()) -> GcReport:
+        """Removes what belongs to no live run: sandboxes, folders of ended runs, unreferenced objects. Only this installation's.
+
+        Args:
+            dry_run: Only say what would go.
+            include_kept: Also what `--keep` left and has not expired.
+            providers: Providers to ask beside the default one and those of open rows.
+        """
+        names = {*self._house.default_provider.replace(" ", "").split(","), *providers}
+        collector = Collector(self.stores, self._provider, self.installation, self._house.limits, self._house.clock, names)
+        return await collector.collect(dry_run=dry_run, include_kept=include_kept)
+
+    async def place_of_run(self, run_id: str, name: str | None = None) -> Place:
+        """A place of a run, for a person to look at: a sandbox's or agent's, by name. A run's owner keeps its hold on it.
+
+        Args:
+            run_id: The run; it may be going on.
+            name: Which one; None is the only one.
+
+        Raises:
+            PlacementError: There is none of that name, or several.
+        """
+        stored = self.stores.journal.load(run_id)
+        context = _fold_of(stored).context
+        agents = {str(r["agent_name"]): DeployedAgent.read(r) for r in context.get("deployed_agents") or ()}
+        machines = {str(r["sandbox_name"]): DeployedSandbox.read(r) for r in context.get("deployed_sandboxes") or ()}
+        records: dict[str, DeployedAgent | DeployedSandbox] = {**agents, **machines}
+        if name is None and len(records) == 1:
+            name = next(iter(records))
+        record = records.get(name or "")
+        if record is None or record.sandbox_id is None:
+            raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {', '.join(records) or 'none'}")
+        lease = Lease(run_id, stored.run.epoch, Owner.this_process())
+        held = await self._sandboxes(lease, stored).hold(record.sandbox_id, record.sandbox_type)
+        if record.container_id is not None:
+            return await held.sandbox.container(record.container_id)
+        return await held.sandbox.machine()
+
+    async def decide(self, run_id: str, step_id: str, decision: Literal["continue", "abort"], by: str) -> None:
+        """Answers a waiting review, wherever its run is.
+
+        Raises:
+            NotFoundError: The step waits for nothing.
+            ConcurrentModificationError: Somebody has answered.
+        """
+        if (live := self._live.get(run_id)) is not None:
+            await live.decide(step_id, decision, by)
+            return
+        folder = control.run_folder(self.installation.state_root, run_id)
+        request = {"do": "review", "step_id": step_id, "decision": decision, "by": by}
+        if await control.ask(folder, request, limits=self._house.limits) is None:
+            await self.stores.journal.decide(run_id, step_id, decision, by)
+
+    async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
+        """A run's events past `after`: live to its end while it runs on this machine, else what is stored."""
+        folder = control.run_folder(self.installation.state_root, run_id)
+        last = after
+        async for line in control.stream(folder, {"do": "events", "after": after}):
+            last = line["seq"]
+            yield Event(**line)
+        while rows := self.stores.journal.events(run_id, last):
+            for row in rows:
+                last = row.seq
+                yield Event(row.run_id, row.seq, row.at, row.kind, row.step_id, row.payload)
+
+    def plan(self, run_id: str) -> TaskPlan:
+        """The task that a run was stored with."""
+        return plan_of(self.stores.journal.load(run_id), self.stores)
+
+    def _sandboxes(self, lease: Lease, stored: StoredRun) -> Sandboxes:
+        house = self._house
+        return Sandboxes(
+            lease,
+            journal=self.stores.journal,
+            providers=house.providers,
+            installation=house.installation,
+            default_provider=house.default_provider,
+            limits=house.limits,
+            clock=house.clock,
+            rows=stored.resources,
+        )
+
+
+def _fold_of(stored: StoredRun) -> Fold:
+    return Fold.of(stored.context or {}, (c for row in stored.attempts if (c := committed_of(row))), stored.resets)
+
+
+def _check_part(options: RunOptions, count: int) -> None:
+    if not 0 <= options.start_step < count:
+        raise UsageError(f"start_step={options.start_step} out of range [0, {count})")
+    if options.end_step is not None and not options.start_step < options.end_step <= count:
+        raise UsageError(f"end_step={options.end_step} out of range ({options.start_step}, {count}]")
