@@ -144,6 +144,30 @@ def test_d01_a_kill_while_storing_leaves_whole_objects_only(tmp_path: Path, seed
     assert [path for path in (tmp_path / "objects").rglob("*") if path.is_file() and path.name != ".lock"] == []
 
 
+def test_a_batch_is_there_as_a_whole_or_not_at_all(store: Objects, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"from a file")
+    with store.batch() as batch:
+        refs = [batch.put(b"%d" % number) for number in range(20)] + [batch.put_file(tmp_path / "source"), batch.put(b"7")]
+        assert not store.exists(refs[0])
+    assert [store.read(ref) for ref in refs] == [*(b"%d" % number for number in range(20)), b"from a file", b"7"]
+
+    def cut() -> None:
+        with store.batch() as batch:
+            batch.put(b"never")
+            batch.put_file(tmp_path / "absent")
+
+    with pytest.raises(NotFoundError, match="absent"):
+        cut()
+    assert not store.exists(hashlib.sha256(b"never").hexdigest())
+    assert list((tmp_path / "objects" / ".aside").iterdir()) == []
+
+
+def test_an_object_that_was_stored_anew_is_not_set_aside_for_the_damage_before_it(store: Objects) -> None:
+    ref = store.put(b"good")
+    store._set_aside(ref.sha256)
+    assert store.read(ref) == b"good"
+
+
 def test_a_collection_removes_what_nothing_refers_to_after_the_grace_period(store: Objects) -> None:
     live, dead, young = store.put(b"live"), store.put(b"dead"), store.put(b"young")
     for ref in (live, dead):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_env.stores.journal import Journal as Journal
     from agent_env.stores.ledger import Ledger as Ledger
     from agent_env.stores.ledger import LedgerRow as LedgerRow
+    from agent_env.stores.objects import Batch as Batch
     from agent_env.stores.objects import Freed as Freed
     from agent_env.stores.objects import ObjectRef as ObjectRef
     from agent_env.stores.objects import Objects as Objects
@@ -46,7 +47,7 @@ _ROOMS = {
     "installation": ("InstallationKey",),
     "journal": ("Journal",),
     "ledger": ("Ledger", "LedgerRow"),
-    "objects": ("Freed", "ObjectRef", "Objects"),
+    "objects": ("Batch", "Freed", "ObjectRef", "Objects"),
     "owners": ("Owner",),
     "records": (
         "AttemptRow",

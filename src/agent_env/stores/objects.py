@@ -9,7 +9,7 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SCHEME = "sha256:"
 _HEX = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES = MIB
+_ONE_BY_ONE = 4
+"""Up to so many files are synced each; syncing a file system costs about as much as a few files."""
 _ASIDE = ".aside"
 _DAMAGED = ".damaged"
 _LOCK = ".lock"
@@ -72,31 +74,36 @@ class Objects:
             StorageError: The disk is full or can't be written. Nothing half-written stays.
         """
         ref = ObjectRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
-
-        def fill(aside: BinaryIO) -> ObjectRef:
-            aside.write(data)
-            return ref
-
-        return ref if self._has(ref) else self._add(fill)
+        if not self._has(ref):
+            with self.batch() as batch:
+                batch.put(data, media_type=media_type)
+        return ref
 
     def put_file(self, path: Path, *, media_type: str = "application/octet-stream") -> ObjectRef:
         """Stores a file's content, in constant memory.
 
         Raises:
+            NotFoundError: There is no such file.
             StorageError: The disk is full, can't be written, or the file can't be read.
         """
+        with self.batch() as batch:
+            return batch.put_file(path, media_type=media_type)
 
-        def copy(aside: BinaryIO) -> ObjectRef:
-            digest = hashlib.sha256()
-            size = 0
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                aside.write(chunk)
-                size += len(chunk)
-            return ObjectRef(digest.hexdigest(), size, media_type)
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Many objects that become durable together, in the time of a few: they exist once the block has ended, or not at all.
 
-        with _storage_errors(path, "file"), path.open("rb") as source:
-            return self._add(copy)
+        Raises:
+            StorageError: The disk is full or can't be written.
+        """
+        batch = Batch(self._root / _ASIDE)
+        try:
+            yield batch
+            self._publish(batch.written)
+        finally:
+            with _storage_errors(self._root):
+                for aside in batch.asides:
+                    aside.unlink(missing_ok=True)
 
     def read(self, ref: ObjectRef | str) -> bytes:
         """The bytes, verified.
@@ -199,38 +206,28 @@ class Objects:
                 return True
         return False
 
-    def _add(self, fill: Callable[[BinaryIO], ObjectRef]) -> ObjectRef:
-        folder = self._root / _ASIDE
-        aside = folder / os.urandom(12).hex()
+    def _publish(self, written: Sequence[tuple[Path, ObjectRef]]) -> None:
+        new = {ref.sha256: (aside, ref) for aside, ref in written if not self._has(ref)}
+        if not new:
+            return
         with _storage_errors(self._root):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            try:
-                with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
-                    ref = fill(stream)
-                    stream.flush()
-                    if self._has(ref):
-                        return ref
-                    os.fsync(stream.fileno())
-                self._publish(aside, self._file(ref.sha256))
-            finally:
-                aside.unlink(missing_ok=True)
-        self._note(ref)
-        return ref
+            _sync([aside for aside, _ in new.values()])
+            folders = {self._file(sha256).parent for sha256 in new}
+            made = {folder for folder in folders if not folder.is_dir()}
+            for folder in made:
+                folder.mkdir(mode=0o700, exist_ok=True)
+            for sha256, (aside, _) in new.items():
+                with self._lock(fcntl.LOCK_SH):
+                    aside.rename(self._file(sha256))
+            _sync([*folders, *([self._root] if made else [])])
+        self._note([ref for _, ref in new.values()])
 
-    def _publish(self, aside: Path, final: Path) -> None:
-        new_folder = not final.parent.is_dir()
-        final.parent.mkdir(mode=0o700, exist_ok=True)
-        with self._lock(fcntl.LOCK_SH):
-            aside.rename(final)
-        _sync(final.parent)
-        if new_folder:
-            _sync(self._root)
-
-    def _note(self, ref: ObjectRef) -> None:
+    def _note(self, refs: Sequence[ObjectRef]) -> None:
         if self._db is None:
             return
-        values = {"sha256": ref.sha256, "size": ref.size, "media_type": ref.media_type, "now": timestamp(self._db.clock.now())}
-        self._db.submit(lambda tx: tx.change(_NOTE, values))
+        now = timestamp(self._db.clock.now())
+        rows = [{"sha256": ref.sha256, "size": ref.size, "media_type": ref.media_type, "now": now} for ref in refs]
+        self._db.submit(lambda tx: tx.executemany(_NOTE, rows))
 
     def _remove(self, path: Path, grace_seconds: float, dry_run: bool) -> int | None:
         with self._lock(fcntl.LOCK_EX), _storage_errors(path), suppress(FileNotFoundError):
@@ -251,14 +248,17 @@ class Objects:
 
     def _set_aside(self, sha256: str) -> StorageError:
         self._verified.pop(sha256, None)
-        damaged = self._root / _DAMAGED
-        with _storage_errors(damaged), suppress(FileNotFoundError):
-            damaged.mkdir(mode=0o700, exist_ok=True)
-            self._file(sha256).rename(damaged / sha256)
+        damaged = self._root / _DAMAGED / sha256
+        with self._lock(fcntl.LOCK_EX), _storage_errors(damaged), suppress(FileNotFoundError):
+            damaged.parent.mkdir(mode=0o700, exist_ok=True)
+            with self._file(sha256).open("rb") as stored:  # somebody may have stored it anew since it was read
+                found = hashlib.file_digest(stored, "sha256").hexdigest()
+            if found != sha256:
+                self._file(sha256).rename(damaged)
         return StorageError(
             f"object {SCHEME}{sha256} is damaged: its content does not match its name",
             concerns=SCHEME + sha256,
-            hint=f"it was set aside as {damaged / sha256}; store the file again, or repeat the step that made it",
+            hint=f"it was set aside as {damaged}; store the file again, or repeat the step that made it",
         )
 
     def _stored(self) -> Iterator[str]:
@@ -289,6 +289,51 @@ class Objects:
             os.close(lock)
 
 
+class Batch:
+    """Objects that are written, and not yet published. Made by `Objects.batch`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.asides: list[Path] = []
+        """Every file that was begun."""
+        self.written: list[tuple[Path, ObjectRef]] = []
+        """Those that are whole."""
+
+    def put(self, data: bytes, *, media_type: str = "application/octet-stream") -> ObjectRef:
+        """Like `Objects.put`."""
+
+        def fill(aside: BinaryIO) -> ObjectRef:
+            aside.write(data)
+            return ObjectRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
+
+        return self._write(fill)
+
+    def put_file(self, path: Path, *, media_type: str = "application/octet-stream") -> ObjectRef:
+        """Like `Objects.put_file`."""
+
+        def copy(aside: BinaryIO) -> ObjectRef:
+            digest = hashlib.sha256()
+            size = 0
+            while chunk := source.read(_CHUNK_BYTES):
+                digest.update(chunk)
+                aside.write(chunk)
+                size += len(chunk)
+            return ObjectRef(digest.hexdigest(), size, media_type)
+
+        with _storage_errors(path, "file"), path.open("rb") as source:
+            return self._write(copy)
+
+    def _write(self, fill: Callable[[BinaryIO], ObjectRef]) -> ObjectRef:
+        aside = self._folder / os.urandom(12).hex()
+        with _storage_errors(self._folder):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.asides.append(aside)
+            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
+                ref = fill(stream)
+        self.written.append((aside, ref))
+        return ref
+
+
 def _address(ref: ObjectRef | str) -> str | None:
     """The digest that a reference names; None when it names a file elsewhere.
 
@@ -311,10 +356,25 @@ def _foreign(ref: ObjectRef | str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(str(ref)).path)))
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync(paths: Sequence[Path]) -> None:
+    """Waits until files and folders are on the disk: one by one, or their whole file system at once when they are many."""
+    if len(paths) > _ONE_BY_ONE and _sync_file_system(paths[0]):
+        return
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _sync_file_system(path: Path) -> bool:
+    import ctypes
+
+    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        return syncfs is not None and syncfs(descriptor) == 0
     finally:
         os.close(descriptor)
 

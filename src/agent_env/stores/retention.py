@@ -27,6 +27,9 @@ _TEXTS = (
     ("attempts", "error", "attempt_id"),
     ("resets", "reset", "run_id, seq"),
     ("reviews", "upstream", "run_id, step_id, attempt_id"),
+    ("runs", "options", "run_id"),
+    ("runs", "notes", "run_id"),
+    ("resources", "facts", "resource_id"),
     ("events", "payload", "run_id, seq"),
 )
 """Columns that may refer to objects, with the keys that page through them."""

@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +16,7 @@ from agent_env.stores.connection import DiskFullError, Params, Row
 from agent_env.stores.revision import HEAD, migrate_sqlite
 
 _PREFIX = "sqlite:///"
+_SCHEMA = Path(__file__).with_name("schema_sqlite.sql")
 _SYNCHRONOUS = ("normal", "full")
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -57,11 +57,12 @@ class SqliteBackend:
             migrate_sqlite(self._path, stored)
 
     def _create(self) -> None:
-        schema = (files("agent_env.stores") / "schema_sqlite.sql").read_text(encoding="utf-8")
+        schema = _SCHEMA.read_text(encoding="utf-8")
         session = self._open()
         try:
             with _mapped(self.name):
                 session.connection.execute("PRAGMA journal_mode=WAL")
+                session.connection.execute(f"PRAGMA synchronous={self._synchronous}")
                 session.connection.executescript(f"BEGIN EXCLUSIVE;\n{schema}\nCOMMIT;")
         finally:
             session.close()
