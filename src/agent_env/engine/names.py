@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
@@ -84,13 +85,14 @@ def references(step: Step) -> Iterator[Reference]:
     """The names that a step asks for."""
     type_name = step.type_name or step.type
     own = PROVIDED.get(type_name, ("", ""))[1]
-    target = getattr(step, "target", None)
+    has_target, asked = _asks(type(step))
+    target = getattr(step, "target", None) if has_target else None
     if isinstance(target, SandboxTarget | AgentTarget | EnvironmentTarget):
         yield from _of_target(target)
         skipped = {"sandbox_name", "agent_name", "env_id", "container_name", own}
     else:
         skipped = {own}
-    for field, kind in ASKED.items():
+    for field, kind in asked:
         if field in skipped:
             continue
         value = _field(step, field)
@@ -99,9 +101,16 @@ def references(step: Step) -> Iterator[Reference]:
                 yield Reference(kind, name, field)
 
 
+@cache
+def _asks(cls: type[Step]) -> tuple[bool, tuple[tuple[str, str], ...]]:
+    """Whether a class of steps has a target, and which of its fields ask for names of which kind."""
+    return hasattr(cls, "target") or "target" in cls.model_fields, tuple(item for item in ASKED.items() if item[0] in cls.model_fields)
+
+
 def name_problems(steps: Mapping[str, Step], graph: Graph, preset: Mapping[str, Json]) -> Iterator[tuple[bool, Problem]]:
     """Names that nothing provides, as `(fatal, problem)`; not fatal ones are warnings."""
-    given = {kind: set(_preset_names(preset, kind)) for kind in (SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER)}
+    kinds = (SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER)
+    given: dict[str, set[str]] = {kind: set(_preset_names(preset, kind)) if preset else set() for kind in kinds}
     offers = {step_id: offer for step_id, step in steps.items() if (offer := provided(step))}
     for index, step_id in enumerate(graph.order):
         step = steps.get(step_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import AliasChoices, BaseModel, ValidationError
@@ -40,6 +41,7 @@ def read_fields(
     return step, warnings
 
 
+@cache
 def accepted_keys(cls: type[BaseModel]) -> frozenset[str]:
     """Every key that a class reads, legacy spellings included."""
     spellings = (field.validation_alias for field in cls.model_fields.values())
@@ -66,8 +68,11 @@ def _key_problems(
 
 
 def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tuple[BaseModel, Mapping[str, Any], str]]:
-    for name in type(step).model_fields:
-        value, written = getattr(step, name), data.get(name)
+    fields = type(step).model_fields
+    for name, written in data.items():
+        if not isinstance(written, Mapping | list | tuple) or name not in fields:
+            continue
+        value = getattr(step, name)
         if isinstance(value, BaseModel) and isinstance(written, Mapping):
             yield value, written, at(path, name)
         elif isinstance(value, list | tuple) and isinstance(written, list | tuple):
