@@ -56,6 +56,7 @@ class FileArtifactUniverse(StoredDocument):
     """A folder of files."""
 
     twins: ClassVar[Mapping[str, str]] = {"bundle_s3_url": "bundle_object_url"}
+    sparse: ClassVar[frozenset[str]] = frozenset({"files"})
 
     type: Literal["file_artifact_universe"] = "file_artifact_universe"
     file_artifact_refs: dict[str, Ref] = Field(default_factory=dict)
@@ -122,6 +123,7 @@ class EnvironmentUniverseArtifact(StoredDocument):
     """Seed data of many environment servers."""
 
     twins: ClassVar[Mapping[str, str]] = {"service_artifact_refs": "environment_artifact_refs"}
+    sparse: ClassVar[frozenset[str]] = frozenset({"service_artifact_ids", "metadata"})
 
     type: Literal["environment_universe"] = "environment_universe"
     environment_artifact_refs: list[Ref] = Field(default_factory=list)

@@ -7,7 +7,7 @@ as it is: `<\key>` becomes `<key>`, `<\\key>` becomes `<\key>`. Keys that the se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,9 @@ def _csv(data: bytes, source: str, delimiter: str) -> list[dict[str, Json]]:
             if header is None:
                 header = [cell.strip() for cell in row]
                 problems += _header_problems(header, source, where)
-            elif len(row) > len(header):
-                problems.append(Problem(f"has {len(row)} cells, but the header has {len(header)}", source, where))
-            else:
-                seeds.append({key: cell for key, cell in zip(header, row, strict=False) if cell.strip()})
+                continue
+            problems += _row_problems(header, row, source, where)
+            seeds.append({key: cell for key, cell in zip(header, row, strict=False) if cell.strip()})
     except csv.Error as error:
         problems.append(Problem(f"is not valid CSV: {error}", source, f"line {reader.line_num}"))
     if problems:
@@ -120,6 +119,12 @@ def _csv(data: bytes, source: str, delimiter: str) -> list[dict[str, Json]]:
 
 
 def _header_problems(header: Sequence[str], source: str, where: str) -> list[Problem]:
-    problems = [Problem(f"column {i} has no name", source, where) for i, name in enumerate(header, 1) if not name]
     twice = sorted({name for name in header if name and header.count(name) > 1})
-    return problems + [Problem(f"two columns are named {name!r}", source, where) for name in twice]
+    return [Problem(f"two columns are named {name!r}", source, where) for name in twice]
+
+
+def _row_problems(header: Sequence[str], row: Sequence[str], source: str, where: str) -> Iterator[Problem]:
+    """Cells that no column names. Empty ones are what spreadsheets leave behind."""
+    for i, cell in enumerate(row):
+        if cell.strip() and (i >= len(header) or not header[i]):
+            yield Problem(f"cell {i + 1} belongs to no named column of the header", source, where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near
@@ -23,6 +23,10 @@ class Ref(BaseModel):
     version: int | None = Field(default=None, ge=1)
     type: str | None = None
 
+    @model_serializer(mode="wrap")
+    def _without_absent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Json]:
+        return {name: value for name, value in dump(self).items() if value is not None}
+
 
 class StoredDocument(BaseModel):
     """A document of a store. Unknown keys are kept; `created_at_utc` belongs to the store and is dropped on reading."""
@@ -33,6 +37,8 @@ class StoredDocument(BaseModel):
     """Legacy spelling → the one we use. Both are written with the same value."""
     legacy_first: ClassVar[bool] = True
     """Which of two differing twins wins on reading (reference)."""
+    sparse: ClassVar[frozenset[str]] = frozenset()
+    """Fields that are not written when they are empty."""
 
     id: str = Field(min_length=1)
     type: str
@@ -58,8 +64,13 @@ class StoredDocument(BaseModel):
 
     def to_json(self) -> dict[str, Json]:
         """The stored form, both spellings of what has two. Absent options are left out."""
-        data = self.model_dump(mode="json", exclude_none=True)
-        return {**data, **{legacy: data[name] for legacy, name in self.twins.items() if name in data}}
+        extra = self.model_extra or {}
+        written = {
+            name: value
+            for name, value in self.model_dump(mode="json").items()
+            if name in extra or not (value is None or (name in self.sparse and not value))
+        }
+        return {**written, **{legacy: written[name] for legacy, name in self.twins.items() if name in written}}
 
 
 def read_by_type(
