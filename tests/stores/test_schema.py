@@ -100,3 +100,31 @@ def test_the_file_is_private(tmp_path: Path) -> None:
         modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "state").iterdir()}
     assert set(modes.values()) == {0o600}
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_empty_file_and_what_a_killed_creation_left_are_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "x.db").touch()
+    (tmp_path / ".x.db.0123").write_bytes(b"half")
+    Database.open(f"sqlite:///{tmp_path / 'x.db'}").close()
+    assert dump(tmp_path / "x.db") == FROZEN.read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.db", "x.db.lock"]
+
+
+def test_tp12_a_folder_that_cannot_be_made_or_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "in the way").write_text("")
+    with pytest.raises(StorageError, match=r"in the way/state/x\.db can't be created: Not a directory"):
+        Database.open(f"sqlite:///{tmp_path / 'in the way' / 'state' / 'x.db'}")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StorageError, match="folder"):
+        Database.open(f"sqlite:///{tmp_path / 'folder'}")
+
+
+def test_tp12_a_relative_path_keeps_meaning_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Database.open("sqlite:///runs.db") as db:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        db.write(lambda tx: tx.change("INSERT INTO meta (name, value) VALUES ('a', 'b')"))
+        assert db.read(lambda tx: tx.execute("SELECT value FROM meta"))[0].value == "b"
+    assert (tmp_path / "runs.db").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []

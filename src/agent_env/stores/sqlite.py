@@ -6,7 +6,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -47,32 +47,39 @@ class SqliteBackend:
             raise StorageError(f"the run database {self.name} can't be created: {error.strerror}", concerns=self.name) from error
 
     def _prepare_alone(self) -> None:
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        stored = self._revision()
-        if stored == HEAD:
-            return
-        if stored is None and self._is_empty():
+        if not self._path.exists() or not self._path.stat().st_size:
             self._create()
-        else:
+            return
+        stored = self._revision()
+        if stored != HEAD:
             migrate_sqlite(self._path, stored)
 
     def _create(self) -> None:
-        schema = _SCHEMA.read_text(encoding="utf-8")
-        session = self._open()
+        """Makes the file aside, without waiting for the disk at each step, then syncs it once and moves it into place."""
+        self._sweep()
+        aside = self._path.with_name(f"{self._aside_prefix}{os.urandom(8).hex()}")
+        descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
-            with _mapped(self.name):
-                session.connection.execute("PRAGMA journal_mode=WAL")
-                session.connection.execute(f"PRAGMA synchronous={self._synchronous}")
-                session.connection.executescript(f"BEGIN EXCLUSIVE;\n{schema}\nCOMMIT;")
+            with _mapped(self.name), closing(sqlite3.connect(aside, isolation_level=None)) as connection:
+                connection.execute("PRAGMA synchronous=OFF")
+                connection.execute("PRAGMA journal_mode=MEMORY")
+                connection.executescript(f"BEGIN;\n{_SCHEMA.read_text(encoding='utf-8')}\nCOMMIT;")
+                connection.execute("PRAGMA journal_mode=WAL")
+            os.fsync(descriptor)
+            aside.replace(self._path)
         finally:
-            session.close()
+            os.close(descriptor)
+            self._sweep()
 
-    def _is_empty(self) -> bool:
-        session = self._open()
-        try:
-            return not session.execute("SELECT name FROM sqlite_master LIMIT 1")
-        finally:
-            session.close()
+    @property
+    def _aside_prefix(self) -> str:
+        return f".{self._path.name}."
+
+    def _sweep(self) -> None:
+        """Removes what a kill while creating left. The caller holds the lock."""
+        for left in self._path.parent.iterdir():
+            if left.name.startswith(self._aside_prefix):
+                left.unlink(missing_ok=True)
 
     def _revision(self) -> str | None:
         if not self._path.exists():
