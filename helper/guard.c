@@ -170,7 +170,10 @@ static int add_memory(int proc, const char *number, void *context) {
     if (!read_text(proc, number, "smaps_rollup", text, sizeof text) || !(found = strstr(text, "\nPss:"))) return 0;
     used = strtoull(found + 5, NULL, 10) * 1024;
   } else {
-    if (!read_text(proc, number, "statm", text, sizeof text) || sscanf(text, "%*s %llu %llu", &resident, &shared) != 2) return 0;
+    if (!read_text(proc, number, "statm", text, sizeof text)) return 0;
+    strtoull(text, &found, 10); /* the total size; then what is resident and what of it is shared */
+    resident = strtoull(found, &found, 10);
+    shared = strtoull(found, NULL, 10);
     used = (resident > shared ? resident - shared : 0) * (bytes)sysconf(_SC_PAGESIZE);
   }
   sum->total += used;
@@ -191,8 +194,8 @@ static void watch_memory(const struct confinement *conf, int proc, int shm) {
   sum = (struct memory){.exact = 1};
   for_each(proc, add_memory, &sum);
   if (sum.total + in_files <= conf->watch_memory || !sum.victim[0]) return;
-  kill_one(proc, sum.victim);
   tell(conf, "{\"event\": \"memory\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", sum.total + in_files, conf->watch_memory);
+  kill_one(proc, sum.victim);
 }
 
 /* ---- disk ---------------------------------------------------------------------------------------------------------------- */
@@ -243,10 +246,11 @@ static void watch_disk(const struct confinement *conf, struct disk *disk, int pr
   if (disk->measured <= limit) {
     disk->armed = limit;
   } else if (disk->measured > disk->armed) {
+    /* Told before it is done: whoever sees a command end can see why. */
+    tell(conf, "{\"event\": \"disk\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", disk->measured, limit);
     kill_all(proc);
     /* Over the limit, what cleans up may run; what grows further is stopped again. */
     disk->armed = disk->measured + limit / 16;
-    tell(conf, "{\"event\": \"disk\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", disk->measured, limit);
   }
 }
 
@@ -256,6 +260,22 @@ static int open_inside(pid_t first, const char *name) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/root/%s", first, name);
   return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* The place's own list of processes. Bubblewrap tells the number of its child before that has its view, and the list seen through it
+ * would be this machine's: so it counts only when it is another one than ours. */
+static int open_processes(pid_t first) {
+  struct stat own, found, space, its_space;
+  char path[64];
+  int proc = open_inside(first, "proc");
+  if (proc < 0) return -1;
+  snprintf(path, sizeof path, "/proc/%d/ns/pid", first);
+  if (stat("/proc", &own) || fstat(proc, &found) || own.st_dev == found.st_dev || stat(path, &space) ||
+      fstatat(proc, "1/ns/pid", &its_space, 0) || space.st_ino != its_space.st_ino) {
+    close(proc);
+    return -1;
+  }
+  return proc;
 }
 
 static void tell_ending(const struct confinement *conf, int status) {
@@ -270,8 +290,6 @@ int confine_guard(struct confinement *conf, pid_t first, pid_t child) {
   struct pollfd wait_for = {.fd = handle, .events = POLLIN};
   struct disk disk = {.armed = conf->watch_disk};
   int watching = conf->watch_memory || conf->watch_disk;
-  if (watching) proc = open_inside(first, "proc");
-  if (conf->watch_memory) shm = open_inside(first, "dev/shm");
   if (conf->watch_disk) folder = open(conf->disk_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int i = 0; i < conf->kept_count; i++) close(conf->kept[i]);
   if (conf->slirp_ready >= 0) close(conf->slirp_ready);
@@ -284,6 +302,10 @@ int confine_guard(struct confinement *conf, pid_t first, pid_t child) {
     while ((ended = waitpid(-1, &status, WNOHANG)) > 0 && ended != child)
       if (ended == conf->slirp_pid) tell(conf, "{\"event\": \"network_lost\", \"pid\": %d}\n", ended), conf->slirp_pid = 0;
     if (ended == child || (ended < 0 && errno == ECHILD)) break;
+    if (watching && proc < 0) {
+      proc = open_processes(first);
+      if (proc >= 0 && conf->watch_memory) shm = open_inside(first, "dev/shm");
+    }
     if (conf->watch_memory && proc >= 0) watch_memory(conf, proc, shm);
     if (conf->watch_disk && proc >= 0 && folder >= 0) watch_disk(conf, &disk, proc, folder);
   }
