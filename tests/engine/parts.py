@@ -1,0 +1,199 @@
+"""Small real parts for tests of the engine: step types that leave marks in files, and an engine over a real database.
+
+The step types come in through the registry's plug-in path, as anybody's would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from agent_env.config import Config
+from agent_env.defaults import Limits
+from agent_env.documents.task import parse_task
+from agent_env.documents.updates import AppendRecord, SetMetadata
+from agent_env.engine import Engine, RunOptions, plan_task
+from agent_env.engine.opening import open_engine
+from agent_env.errors import RunCodeExecutionError, SandboxUnavailableError
+from agent_env.steps import Registry
+from agent_env.steps.contract import OnResume, SandboxRequest, Step, StepResult
+from agent_env.steps.registry import use
+
+LIMITS = Limits(retry_backoff_seconds=0.01, cleanup_seconds=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(StepResult):
+    made: tuple[Any, ...] = ()
+    given: dict[str, float | None] = field(default_factory=dict)
+
+    def updates(self):
+        return self.made
+
+    def scores(self):
+        return self.given
+
+
+class Note(Step, type="t_note"):
+    """Appends a line to a file, and returns a value, after failing `fails` times."""
+
+    log: str
+    value: Any = None
+    fails: int = 0
+    infra: bool = False
+    score: float | None = None
+    message: str = "asked to fail"
+
+    def _mark(self, run) -> int:
+        path = Path(self.log)
+        with path.open("a") as stream:
+            stream.write(f"{self.id} {run.attempt_id}\n")
+        return sum(1 for line in path.read_text().splitlines() if line.split()[0] == self.id)
+
+    async def execute(self, run):
+        if self._mark(run) <= self.fails:
+            raise (SandboxUnavailableError if self.infra else RunCodeExecutionError)(self.message)
+        scores = {} if self.score is None else {self.id: self.score}
+        return Noted((SetMetadata(("script_results", self.id), self.value),), scores)
+
+
+class Die(Note, type="t_die"):
+    """Kills its own process in the first attempt, after leaving its mark."""
+
+    async def execute(self, run):
+        if self._mark(run) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Noted((SetMetadata(("script_results", self.id), run.attempt_number),))
+
+
+class DieOnceAdopted(Die, type="t_reattach"):
+    on_resume: ClassVar[OnResume] = OnResume.REATTACH
+
+
+class DieOnceRefused(Die, type="t_refuse"):
+    on_resume: ClassVar[OnResume] = OnResume.REFUSE
+
+
+class Hold(Note, type="t_hold"):
+    """Waits for ever."""
+
+    async def execute(self, run):
+        self._mark(run)
+        run.progress("holding")
+        await asyncio.Event().wait()
+
+
+class Look(Step, type="t_look"):
+    """Records what the context holds under `script_results`, and tries to write into it."""
+
+    async def execute(self, run):
+        seen = dict(run.metadata.get("script_results") or {})
+        refused = False
+        try:
+            run.context["metadata"]["x"] = 1
+        except TypeError:
+            refused = True
+        return Noted((SetMetadata(("looks", self.id), {"seen": seen, "refused": refused, "overrides": dict(run.overrides())}),))
+
+
+class Deploy(Step, type="t_deploy"):
+    """Deploys a sandbox with whatever provider is named, and may fail afterwards."""
+
+    provider: str | None = None
+    log: str = ""
+    fails: int = 0
+
+    async def execute(self, run):
+        record = await run.deploy_sandbox(SandboxRequest(self.id, "vm", provider=self.provider))
+        if self.log:
+            with Path(self.log).open("a") as stream:
+                stream.write(f"{self.id} {record.sandbox_id}\n")
+            if len(Path(self.log).read_text().splitlines()) <= self.fails:
+                raise RunCodeExecutionError("after deploying")
+        return Noted((AppendRecord("deployed_sandboxes", record.to_json()),))
+
+
+class Tell(Step, type="t_tell"):
+    """Uses a secret, and lets it slip in every way that a step can."""
+
+    secret: str
+    fail: bool = False
+
+    async def execute(self, run):
+        value = run.secret(self.secret)
+        run.progress(f"the key is {value}")
+        if self.fail:
+            raise RunCodeExecutionError(f"denied for {value}", hint=f"check {value}")
+        return Noted((SetMetadata(("script_results", self.id), {"out": f"key={value}", "token": "harmless"}),))
+
+
+KINDS = (Note, Die, DieOnceAdopted, DieOnceRefused, Hold, Look, Deploy, Tell)
+
+
+def register() -> None:
+    """Installs the step types of this file beside the built-in ones."""
+    use(Registry([f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS], entry_points=()))
+
+
+def config_at(root: Path, **limits: Any) -> Config:
+    url = os.environ.get("AGENT_ENV_TEST_DATABASE") or f"sqlite:///{root / 'runs.db'}"
+    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits))
+
+
+@asynccontextmanager
+async def engine_at(root: Path, **limits: Any):
+    register()
+    root.mkdir(parents=True, exist_ok=True)
+    async with open_engine(config_at(root, **limits)) as engine:
+        yield engine
+
+
+def planned(engine: Engine, steps: list[dict[str, Any]], task_id: str = "demo", **options: Any):
+    register()
+    return plan_task(
+        parse_task(steps, source="demo.json", task_id=task_id), source="demo.json", artifacts=engine.stores.artifacts, **options
+    )
+
+
+async def started(engine: Engine, steps, *, observer=None, **options: Any):
+    """Submits and executes; returns the outcome."""
+    run_id = await engine.submit(planned(engine, steps), RunOptions(**options))
+    return await engine.execute(run_id, observer)
+
+
+class Watcher:
+    """Remembers events, and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self._changed = asyncio.Event()
+
+    def on_event(self, event) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+    async def until(self, kind: str, step_id: str | None = None):
+        async with asyncio.timeout(30):
+            while True:
+                for event in self.events:
+                    if event.kind == kind and step_id in (None, event.step_id):
+                        return event
+                self._changed.clear()
+                await self._changed.wait()
+
+
+def marks(log: Path) -> list[str]:
+    """Which steps left a mark, in order."""
+    return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
