@@ -277,7 +277,8 @@ async def run(connection: Connection, command: Command, limits: Limits) -> Compl
     stdin = command.stdin
     try:
         if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= protocol.CHUNK):
-            return execution.result(await execution.done)
+            # Shielded: a cancelled caller must not cancel the future that tells when the tree is gone.
+            return execution.result(await asyncio.shield(execution.done))
         return execution.result(await _run_fed(execution, stdin))
     finally:
         await execution.end_shielded()
@@ -293,7 +294,7 @@ async def _run_fed(execution: Execution, stdin: bytes | AsyncIterator[bytes]) ->
         await _first_of(feeder, execution.done)
         if feeder.done():
             feeder.result()
-        return await execution.done
+        return await asyncio.shield(execution.done)
     finally:
         feeder.cancel()
         await asyncio.wait([feeder])
