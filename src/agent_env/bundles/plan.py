@@ -18,7 +18,7 @@ from agent_env.bundles.resolve import resolve_bundle
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
-from agent_env.engine.plan import TaskPlan, plan_task
+from agent_env.engine.plan import Suite, TaskPlan, plan_task
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
 from agent_env.steps.contract import EntityRef
 from agent_env.steps.registry import step_class
@@ -169,6 +169,7 @@ class _Planner:
         self._stored: dict[tuple[str, str, int | None], tuple[str, int] | None] = {}
         self._pinned: dict[tuple[str, str], int] = {}
         self._warnings = list(self._bundle.warnings)
+        self._suite = Suite()
 
     def plan(self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool, unread: bool) -> BundlePlan:
         chosen_evals, chosen_tasks = self._selection(tasks, evals, everything=everything)
@@ -301,7 +302,7 @@ class _Planner:
     ) -> None:
         told = {(problem.file, problem.path) for problem in self.problems if problem.file == name} if self.problems else set()
         try:
-            plan = plan_task(task, source=name, artifacts=artifacts, overrides=self._overrides, strict=self._strict)
+            plan = plan_task(task, source=name, artifacts=artifacts, overrides=self._overrides, strict=self._strict, suite=self._suite)
         except ProblemsError as error:
             self.problems += [problem for problem in error.problems if (problem.file, problem.path) not in told]
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -99,6 +100,32 @@ class TaskPlan:
         return replace(self, documents=documents, steps=steps, graph=graph, origin=origin)
 
 
+class Suite:
+    """What the tasks of one suite have in common: equal steps are typed once, graphs of one form are built once. Both are frozen."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, Step] = {}
+        self._graphs: dict[tuple[tuple[str, tuple[str, ...] | None], ...], Graph] = {}
+
+    def step(self, document: Mapping[str, Json], *, source: str, path: str, strict: bool) -> tuple[Step, list[Problem]]:
+        """`read_step`, once for each content. A step with warnings is read each time, because they name their file."""
+        key = json.dumps(document)
+        found = self._steps.get(key)
+        if found is not None:
+            return found, []
+        step, warnings = read_step(document, source=source, path=path, strict=strict)
+        if not warnings:
+            self._steps[key] = step
+        return step, warnings
+
+    def graph(self, form: tuple[tuple[str, tuple[str, ...] | None], ...]) -> Graph:
+        """`build`, once for each form."""
+        found = self._graphs.get(form)
+        if found is None:
+            found = self._graphs[form] = build(form)
+        return found
+
+
 def plan_task(
     task: TaskDocument,
     *,
@@ -107,6 +134,7 @@ def plan_task(
     overrides: Mapping[str, Json] | None = None,
     preset: Mapping[str, Json] | None = None,
     strict: bool = False,
+    suite: Suite | None = None,
 ) -> TaskPlan:
     """Reads and checks a task.
 
@@ -117,13 +145,14 @@ def plan_task(
         overrides: `user_overrides` of the run; their `step_params` must name steps.
         preset: The context that the run starts with: its records count as provided.
         strict: Warnings are problems.
+        suite: Shared by the tasks that are planned together.
 
     Raises:
         ProblemsError: Everything wrong with it, at once.
     """
     problems: list[Problem] = []
     warnings: list[Problem] = list(task.warnings)
-    steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems)
+    steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems, suite=suite)
     warnings.extend(remarks)
     plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset or {})
     problems.extend(_named(source, _override_problems(steps, overrides or {})))
@@ -137,7 +166,7 @@ def plan_task(
 
 
 def read_steps(
-    task: TaskDocument, *, source: str, strict: bool = False, problems: list[Problem] | None = None
+    task: TaskDocument, *, source: str, strict: bool = False, problems: list[Problem] | None = None, suite: Suite | None = None
 ) -> tuple[Mapping[str, Step], Graph, list[Problem]]:
     """Typed steps, their graph, and warnings.
 
@@ -146,16 +175,18 @@ def read_steps(
         source: Its file or id, for the messages.
         strict: Unknown keys are problems.
         problems: Takes what is wrong, so that the rest can still be checked; None raises it.
+        suite: Shared by the tasks that are read together.
 
     Raises:
         ProblemsError: Everything wrong with the steps.
     """
+    suite = suite or Suite()
     found: list[Problem] = []
     warnings: list[Problem] = []
     steps: dict[str, Step] = {}
     for index, document in enumerate(task.steps):
         try:
-            step, remarks = read_step(document, source=source, path=f"$[{index}]", strict=strict)
+            step, remarks = suite.step(document, source=source, path=f"$[{index}]", strict=strict)
         except ProblemsError as error:
             found.extend(error.problems)
         else:
@@ -165,7 +196,7 @@ def read_steps(
         raise ProblemsError(found)
     if problems is not None:
         problems.extend(found)
-    return steps, build((envelope.id, envelope.depends_on) for envelope in task.envelopes), warnings
+    return steps, suite.graph(tuple((envelope.id, envelope.depends_on) for envelope in task.envelopes)), warnings
 
 
 def _own_problems(plan: TaskPlan, source: str) -> Iterator[Problem]:
