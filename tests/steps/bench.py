@@ -23,7 +23,7 @@ from agent_env.ids import new_attempt_id, new_sandbox_id
 from agent_env.places import Command, Deed, Place, PlaceKind, Recorded, TargetKind, Where, place_of
 from agent_env.sandboxes.contract import Sandbox, SandboxSpec
 from agent_env.sandboxes.registry import provider
-from agent_env.steps import Decision, SandboxRequest, SandboxTarget, Step, StepResult, Target, read_step
+from agent_env.steps import Decision, SandboxRequest, SandboxTarget, Step, StepResult, Target, read_step, step_class
 from agent_env.stores import Database, Documents, Objects
 
 LIMITS = replace(DEFAULT_LIMITS, kill_grace_seconds=0.5)
@@ -52,6 +52,8 @@ class BenchRun:
         self.user_overrides: dict[str, Any] = {}
         self.decision: Decision | None = None
         self.asked: dict[str, Any] = {}
+        self.place_env: dict[str, str] = {}
+        """Environment of the machines that it deploys."""
         self._scratches = 0
 
     @property
@@ -91,7 +93,9 @@ class BenchRun:
 
     async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
         self.requests.append(request)
-        spec = SandboxSpec(new_sandbox_id("local"), mode=request.mode, memory_bytes=512 * MIB, processes=256, ttl_seconds=300, token="bench")
+        spec = SandboxSpec(
+            new_sandbox_id("local"), mode=request.mode, memory_bytes=512 * MIB, processes=256, ttl_seconds=300, token="bench"
+        )
         sandbox = await self.provider.create(spec)
         self.sandboxes[spec.sandbox_id] = sandbox
         return DeployedSandbox(
@@ -137,8 +141,9 @@ class BenchRun:
         return result
 
     def step(self, data: dict[str, Any]) -> Step:
-        """A step of the sandbox `box`, unless it says otherwise."""
-        return read_step({"id": data["type"], "sandbox_name": "box", **data}, source="bench")[0]
+        """A step of the sandbox `box`, unless it says otherwise or has no such target."""
+        named = {"sandbox_name": "box"} if "sandbox_name" in step_class(data["type"]).model_fields else {}
+        return read_step({"id": data["type"], **named, **data}, source="bench")[0]
 
     async def box(self) -> Place:
         """The machine of the sandbox `box`."""

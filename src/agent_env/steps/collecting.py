@@ -101,14 +101,20 @@ def _manifest(step: CollectArtifacts, run: Run) -> Iterator[Wanted]:
         output = (run.metadata.get("structured_outputs") or {}).get(step.manifest_step_id)
     named = output.get("artifacts") if isinstance(output, Mapping) else None
     items = named.items() if isinstance(named, Mapping) else enumerate(named) if isinstance(named, list) else ()
-    count = 0
-    for key, path in items:
-        usable = isinstance(path, str) and path.startswith("/") and "*" not in path
-        if usable and posixpath.basename(path) not in step.exclude_basenames:
-            count += 1
-            yield Wanted(str(key) if isinstance(key, str) else _entry(path, PurePosixPath(step.base_path)).key, PurePosixPath(path))
-    if count == 0:
+    taken: set[str] = set()
+    for name, path in items:
+        if isinstance(path, str) and path.startswith("/") and "*" not in path and posixpath.basename(path) not in step.exclude_basenames:
+            where = PurePosixPath(path)
+            key = name if isinstance(name, str) else _object_name(where, PurePosixPath(step.base_path))
+            key = _absolute_key(where) if key in taken else key
+            taken.add(key)
+            yield Wanted(key, where)
+    if not taken:
         raise TaskError(f"the manifest of step {step.manifest_step_id!r} names no files to collect", concerns=step.id)
+
+
+def _object_name(path: PurePosixPath, base: PurePosixPath) -> str:
+    return str(path.relative_to(base)) if path.is_relative_to(base) else path.name
 
 
 def _entries(texts: Sequence[str], base_path: str) -> Iterator[Wanted]:

@@ -236,7 +236,7 @@ class _Look:
         )
         output = completed.stderr or completed.stdout
         text = output.decode("utf-8", "replace")
-        shown = text.strip()[:SHOWN_CHARACTERS]
+        shown = text.strip()[:SHOWN_CHARACTERS].rstrip()
         said = f"{self._ending(completed)}: {shown}" if shown and not completed.ok else self._ending(completed)
         return Verdict(completed.ok, said, lossy=text.encode() != output)
 
