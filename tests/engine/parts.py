@@ -39,6 +39,13 @@ class Noted(StepResult):
         return self.given
 
 
+def appended(path: Path, line: str) -> int:
+    """Appends a line; returns how many lines of that step there are now."""
+    with path.open("a") as stream:
+        stream.write(f"{line}\n")
+    return sum(1 for other in path.read_text().splitlines() if other.split()[0] == line.split(maxsplit=1)[0])
+
+
 class Note(Step, type="t_note"):
     """Appends a line to a file, and returns a value, after failing `fails` times."""
 
@@ -50,10 +57,7 @@ class Note(Step, type="t_note"):
     message: str = "asked to fail"
 
     def _mark(self, run) -> int:
-        path = Path(self.log)
-        with path.open("a") as stream:
-            stream.write(f"{self.id} {run.attempt_id}\n")
-        return sum(1 for line in path.read_text().splitlines() if line.split()[0] == self.id)
+        return appended(Path(self.log), f"{self.id} {run.attempt_id}")
 
     async def execute(self, run):
         if self._mark(run) <= self.fails:
@@ -110,11 +114,8 @@ class Deploy(Step, type="t_deploy"):
 
     async def execute(self, run):
         record = await run.deploy_sandbox(SandboxRequest(self.id, "vm", provider=self.provider))
-        if self.log:
-            with Path(self.log).open("a") as stream:
-                stream.write(f"{self.id} {record.sandbox_id}\n")
-            if len(Path(self.log).read_text().splitlines()) <= self.fails:
-                raise RunCodeExecutionError("after deploying")
+        if self.log and appended(Path(self.log), f"{self.id} {record.sandbox_id}") <= self.fails:
+            raise RunCodeExecutionError("after deploying")
         return Noted((AppendRecord("deployed_sandboxes", record.to_json()),))
 
 
@@ -141,6 +142,7 @@ def register() -> None:
 
 
 def config_at(root: Path, **limits: Any) -> Config:
+    root.mkdir(parents=True, exist_ok=True)
     url = os.environ.get("AGENT_ENV_TEST_DATABASE") or f"sqlite:///{root / 'runs.db'}"
     return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits))
 
@@ -148,7 +150,6 @@ def config_at(root: Path, **limits: Any) -> Config:
 @asynccontextmanager
 async def engine_at(root: Path, **limits: Any):
     register()
-    root.mkdir(parents=True, exist_ok=True)
     async with open_engine(config_at(root, **limits)) as engine:
         yield engine
 

@@ -1,0 +1,241 @@
+"""A run goes on after `kill -9`: what was finished is never done again, what was cut is treated as its class says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+
+from agent_env.engine import Choice
+from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
+from tests.engine.child import child, finished, start
+from tests.engine.parts import Watcher, engine_at, marks, planned, run, started
+
+RUN = "run-resumed0001"
+
+
+def task(log, cut):
+    return [
+        {"id": "a", "type": "t_note", "log": str(log), "value": 1},
+        {"id": "b", "type": "t_note", "log": str(log), "value": 2},
+        {"id": "cut", "type": cut, "log": str(log)},
+        {"id": "v", "type": "t_note", "log": str(log), "score": 1.0},
+    ]
+
+
+def attempts(log):
+    return [line.split()[1] for line in log.read_text().splitlines() if line.startswith("cut ")]
+
+
+def test_rs02_f15_finished_steps_are_never_run_again_whenever_the_process_dies(tmp_path):
+    log = tmp_path / "log"
+    assert child(tmp_path / "state", "run", task(log, "t_die"), run_id=RUN) is None
+    answer = child(tmp_path / "state", "resume", RUN)
+    assert answer is not None
+    assert answer["status"] == "completed"
+    assert marks(log) == ["a", "b", "cut", "cut", "v"]
+    assert len(set(attempts(log))) == 2
+
+
+def test_a_reattaching_step_goes_on_as_the_same_attempt(tmp_path):
+    log = tmp_path / "log"
+    assert child(tmp_path / "state", "run", task(log, "t_reattach"), run_id=RUN) is None
+    answer = child(tmp_path / "state", "resume", RUN)
+    assert answer is not None
+    assert answer["status"] == "completed"
+    assert len(attempts(log)) == 2
+    assert len(set(attempts(log))) == 1
+
+
+@pytest.mark.parametrize(("choice", "expected"), [("repeat", ["a", "b", "cut", "cut", "v"]), ("done", ["a", "b", "cut", "v"])])
+def test_a_refusing_step_waits_for_a_persons_decision_and_obeys_it(tmp_path, choice, expected):
+    log = tmp_path / "log"
+    assert child(tmp_path / "state", "run", task(log, "t_refuse"), run_id=RUN) is None
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            with pytest.raises(ResumeRefusedError, match="'cut'") as refused:
+                await engine.resume(RUN)
+            assert "--decide cut=repeat|done" in (refused.value.hint or "")
+            assert not engine.stores.journal.is_owned(RUN)
+            outcome = await engine.resume(RUN, choices={"cut": Choice(choice)})
+            assert outcome.status == "completed"
+
+    run(whole())
+    assert marks(log) == expected
+
+
+def test_tp12_a_resume_needs_neither_the_files_nor_the_folder_that_the_run_began_in(tmp_path):
+    log, elsewhere = tmp_path / "log", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert child(tmp_path / "state", "run", task(log, "t_die"), run_id=RUN) is None
+    answer = child(tmp_path / "state", "resume", RUN, cwd=elsewhere)
+    assert answer is not None
+    assert answer["status"] == "completed"
+
+
+def test_d3_of_two_processes_that_resume_one_wins_and_the_other_is_told_who_owns_it(tmp_path):
+    log = tmp_path / "log"
+    steps = [*task(log, "t_die"), {"id": "hold", "type": "t_hold", "log": str(log), "timeout_seconds": 3}]
+    assert child(tmp_path / "state", "run", steps, run_id=RUN) is None
+    answers = [finished(process) for process in [start(tmp_path / "state", "resume", RUN) for _ in range(2)]]
+    refused = [answer for answer in answers if answer and "refused" in answer]
+    assert [answer["refused"] for answer in refused] == ["run_owned"]
+    assert "process" in refused[0]["message"]
+    assert marks(log).count("v") == 1
+
+
+def test_d3_an_owner_that_was_suspended_and_is_woken_after_a_takeover_can_not_act(tmp_path):
+    log = tmp_path / "log"
+    steps = [
+        {"id": "a", "type": "t_note", "log": str(log)},
+        {"id": "hold", "type": "t_hold", "log": str(log), "timeout_seconds": 2, "fail_task_on_error": False},
+        {"id": "late", "type": "t_note", "log": str(log)},
+    ]
+    owner = start(tmp_path / "state", "run", steps, run_id=RUN, limits={"lease_renew_seconds": 0.1})
+    _until(lambda: marks(log) == ["a", "hold"])
+    os.kill(owner.pid, signal.SIGSTOP)
+    try:
+        taken = child(tmp_path / "state", "resume", RUN, takeover=True)
+    finally:
+        os.kill(owner.pid, signal.SIGCONT)
+    woken = finished(owner)
+    assert woken is not None
+    assert woken["refused"] == "superseded"
+    assert taken is not None
+    assert taken["status"] == "failed"
+    assert marks(log) == ["a", "hold", "hold", "late"]
+
+
+def test_a_run_that_another_live_process_owns_is_neither_resumed_nor_torn_down(tmp_path):
+    log = tmp_path / "log"
+    owner = start(tmp_path / "state", "run", [{"id": "hold", "type": "t_hold", "log": str(log)}], run_id=RUN)
+    _until(lambda: marks(log) == ["hold"])
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            for forbidden in (engine.resume(RUN), engine.teardown(RUN), engine.execute(RUN)):
+                with pytest.raises(RunOwnedError, match=f"process {owner.pid}"):
+                    await forbidden
+            assert await engine.cancel(RUN)
+
+    run(whole())
+    answer = finished(owner)
+    assert answer is not None
+    assert answer["status"] == "cancelled"
+
+
+def test_a_failed_run_is_tried_again_from_its_failed_step_in_the_same_places(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            steps = [
+                {"id": "box", "type": "t_deploy", "provider": "unsafe_host", "log": str(log)},
+                {"id": "b", "type": "t_note", "log": str(log), "fails": 1},
+                {"id": "collect", "type": "t_note", "log": str(log), "always_run": True},
+            ]
+            first = await started(engine, steps, pause_on_failure=True)
+            assert (first.status, first.teardown) == ("failed", None)
+            second = await engine.resume(first.run_id)
+            assert second.status == "completed"
+            assert marks(log) == ["box", "b", "collect", "b", "collect"]
+            assert second.context["deployed_sandboxes"] == first.context["deployed_sandboxes"]
+            assert len(second.teardown.removed) == 1
+            assert engine.stores.journal.run(first.run_id).error is None
+
+    run(whole())
+
+
+def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            steps = [
+                {"id": "free", "type": "t_note", "log": str(log), "depends_on": []},
+                {"id": "box", "type": "t_deploy", "provider": "unsafe_host", "depends_on": []},
+                {"id": "b", "type": "t_note", "log": str(log), "depends_on": ["box"]},
+                {"id": "c", "type": "t_note", "log": str(log), "fails": 1, "depends_on": ["b"]},
+            ]
+            first = await started(engine, steps)
+            assert len(first.teardown.removed) == 1
+            with pytest.raises(PlaceLostError, match="'box'") as lost:
+                await engine.resume(first.run_id)
+            assert lost.value.hint == f"agent-env resume {first.run_id} --redeploy does again: box, b, c"
+            second = await engine.resume(first.run_id, redeploy=True)
+            assert second.status == "completed"
+            assert sorted(marks(log)) == ["b", "b", "c", "c", "free"]
+            assert len(second.context["deployed_sandboxes"]) == 1
+
+    run(whole())
+
+
+def test_a14_a_context_adopts_its_sandboxes_so_that_nobody_else_removes_them(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            steps = [
+                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "b", "type": "t_note", "log": str(log)},
+            ]
+            first = await started(engine, steps, keep=True)
+            (sandbox,) = first.context["deployed_sandboxes"]
+            second = await started(engine, steps, start_step=1, context=first.context, keep=True)
+            assert second.status == "completed"
+            row = next(row for row in engine.stores.journal.resources() if row.id == sandbox["sandbox_id"])
+            assert row.run_id == second.run_id
+            assert (await engine.teardown(first.run_id)).removed == ()
+            assert (await engine.gc()).sandboxes.removed == ()
+            assert (await engine.teardown(second.run_id)).removed == (sandbox["sandbox_id"],)
+            with pytest.raises(PlaceLostError, match="was removed"):
+                await started(engine, steps, start_step=1, context=second.context)
+
+    run(whole())
+
+
+def test_a_run_that_ended_well_is_not_run_again(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            first = await started(engine, task(log, "t_note"))
+            again = await engine.resume(first.run_id)
+            assert again.scores == first.scores
+            assert marks(log) == ["a", "b", "cut", "v"]
+
+    run(whole())
+
+
+def test_a_lost_lease_stops_the_run_without_tearing_down(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state", lease_renew_seconds=0.05) as engine:
+            steps = [
+                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "hold", "type": "t_hold", "log": str(tmp_path / "log")},
+            ]
+
+            class Thief(Watcher):
+                async def steal(self):
+                    event = await self.until("step_progress")
+                    await engine.stores.journal.claim(event.run_id, takeover=True)
+
+            thief = Thief()
+            run_id = await engine.submit(planned(engine, steps))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(thief.steal())
+                with pytest.raises(SupersededError, match="taken over"):
+                    await engine.execute(run_id, thief)
+            states = [row.state for row in engine.stores.journal.resources(run_id)]
+            assert states == ["live"]
+            await engine.stores.journal.release(await engine.stores.journal.claim(run_id, takeover=True))
+            assert len((await engine.teardown_context(engine.context(run_id))).removed) == 1
+
+    run(whole())
+
+
+def _until(condition, seconds=30.0):
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < seconds
+        os.sched_yield()
