@@ -126,26 +126,6 @@ static int for_each(int proc, each_process *call, void *context) {
   return count;
 }
 
-static int kill_each(int proc, const char *number, void *context) {
-  (void)context;
-  return kill_one(proc, number) == 0;
-}
-
-static void kill_all(int proc) {
-  for (int pass = 0; pass < KILL_PASSES && for_each(proc, kill_each, NULL); pass++) {
-    struct timespec pause = {.tv_nsec = 1000000};
-    nanosleep(&pause, NULL); /* the dead are still listed until their parent looks */
-  }
-}
-
-/* ---- memory -------------------------------------------------------------------------------------------------------------- */
-
-struct memory {
-  bytes total, largest;
-  int exact;
-  char victim[24];
-};
-
 static int read_text(int proc, const char *number, const char *name, char *text, size_t size) {
   char path[64];
   int fd;
@@ -160,19 +140,52 @@ static int read_text(int proc, const char *number, const char *name, char *text,
   return 1;
 }
 
+/* The text after so many spaces; NULL when there are fewer. */
+static const char *field_after(const char *text, int spaces) {
+  while (text && spaces--) text = (text = strchr(text, ' ')) ? text + 1 : NULL;
+  return text;
+}
+
+/* Only what had begun before: a command that starts while the guilty are being ended is none of them. */
+static int kill_each(int proc, const char *number, void *context) {
+  char text[1024];
+  const char *state, *started;
+  /* The program's name stands in brackets and may hold anything. */
+  if (!read_text(proc, number, "stat", text, sizeof text) || !(state = strrchr(text, ')'))) return 0;
+  started = field_after(state, 20);
+  if (!started || state[2] == 'Z' || strtoull(started, NULL, 10) >= *(unsigned long long *)context) return 0;
+  return kill_one(proc, number) == 0;
+}
+
+static void kill_all(int proc) {
+  struct timespec now, pause = {.tv_nsec = 1000000};
+  unsigned long long until, ticks = (unsigned long long)sysconf(_SC_CLK_TCK);
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  until = (unsigned long long)now.tv_sec * ticks + (unsigned long long)now.tv_nsec * ticks / 1000000000;
+  for (int pass = 0; pass < KILL_PASSES && for_each(proc, kill_each, &until); pass++) nanosleep(&pause, NULL);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------------- */
+
+struct memory {
+  bytes total, largest;
+  int exact;
+  char victim[24];
+};
+
 /* Cheap: resident less shared pages. Exact: the proportional share, which counts a page of a fork once. */
 static int add_memory(int proc, const char *number, void *context) {
   struct memory *sum = context;
   char text[2048], *found;
-  unsigned long long resident = 0, shared = 0;
+  const char *sizes;
   bytes used;
   if (sum->exact) {
     if (!read_text(proc, number, "smaps_rollup", text, sizeof text) || !(found = strstr(text, "\nPss:"))) return 0;
     used = strtoull(found + 5, NULL, 10) * 1024;
   } else {
-    if (!read_text(proc, number, "statm", text, sizeof text)) return 0;
-    strtoull(text, &found, 10); /* the total size; then what is resident and what of it is shared */
-    resident = strtoull(found, &found, 10);
+    bytes resident, shared;
+    if (!read_text(proc, number, "statm", text, sizeof text) || !(sizes = field_after(text, 1))) return 0;
+    resident = strtoull(sizes, &found, 10);
     shared = strtoull(found, NULL, 10);
     used = (resident > shared ? resident - shared : 0) * (bytes)sysconf(_SC_PAGESIZE);
   }

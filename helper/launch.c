@@ -145,17 +145,23 @@ static void become(const struct plan *p)
     if (syscall(SYS_setresuid, who->uid, who->uid, who->uid)) fail(p->status, W_IDENTITY, errno);
 }
 
-static void set_limits(const struct plan *p)
+static void apply_limits(const struct plan *p, struct span rest)
 {
-    struct span rest = p->request, value;
+    struct span value;
     uint16_t key;
-    struct rlimit files = {g.nofile_soft, g.nofile_hard};
-    setrlimit(RLIMIT_NOFILE, &files); /* the loop raised its own */
     while (tlv_next(&rest, &key, &value)) {
         if (key != K_RLIMIT || value.len != 20) continue;
         struct rlimit limit = {get64(value.data + 4), get64(value.data + 12)};
         if (setrlimit((int)get32(value.data), &limit)) fail(p->status, W_LIMIT, errno);
     }
+}
+
+static void set_limits(const struct plan *p)
+{
+    struct rlimit files = {g.nofile_soft, g.nofile_hard};
+    setrlimit(RLIMIT_NOFILE, &files); /* the loop raised its own */
+    apply_limits(p, g.config.whole);  /* the place's, then the command's */
+    apply_limits(p, p->request);
 }
 
 /* execve says ENOENT also for a script whose interpreter is missing; the two need different remedies. */

@@ -145,6 +145,7 @@ WHAT = {
 HEAD = Struct("<IBI")
 FIELD = Struct("<HI")
 U64 = Struct("<Q")
+RLIMIT = Struct("<IQQ")
 EXIT = Struct("<BBxxiQQQQQQQ")
 LAUNCH_FAILED = Struct("<II")
 LEDGER_ENTRY = Struct("<IBBBiBB")
@@ -209,6 +210,8 @@ class HelperConfig:
     """The image's own command, run as the place's user; when it ends the place ends."""
     new_privileges: bool = False
     """Lets commands gain privileges through set-id programs (images that use `sudo`)."""
+    rlimits: Mapping[int, int] = field(default_factory=dict)
+    """Resource limits of every command (`resource.RLIMIT_NPROC` → number); the helper itself keeps what it was started with."""
 
     def encode(self) -> bytes:
         """The bytes to write into the configuration descriptor, which is then closed."""
@@ -219,6 +222,7 @@ class HelperConfig:
             (Key.CWD, raw(self.cwd)),
             (Key.FLAGS, u64(int(self.new_privileges))),
             *environment(self.env),
+            *((Key.RLIMIT, RLIMIT.pack(which, most, most)) for which, most in self.rlimits.items()),
             *((Key.ENTRY_ARG, raw(argument)) for argument in self.entrypoint),
         ]
         if self.user is not None:

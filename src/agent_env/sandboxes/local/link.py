@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -24,9 +25,13 @@ def token_of(token: str) -> str:
 
 
 @contextmanager
-def config(spec: SandboxSpec, environment: Mapping[str, str], *, cwd: PurePosixPath | Path = APP) -> Iterator[int]:
+def config(spec: SandboxSpec, environment: Mapping[str, str], *, limited: bool = False, cwd: PurePosixPath | Path = APP) -> Iterator[int]:
     """The helper's configuration as a readable descriptor: token, epoch, deadline, and the place's environment and folder."""
-    told = HelperConfig(token=token_of(spec.token), epoch=spec.epoch, ttl_seconds=spec.ttl_seconds, env=environment, cwd=str(cwd))
+    # The helper may go a little over the commands' limit, so that a place full of processes can still be looked at and emptied.
+    rlimits = {resource.RLIMIT_NPROC: spec.processes} if spec.processes and limited else {}
+    told = HelperConfig(
+        token=token_of(spec.token), epoch=spec.epoch, ttl_seconds=spec.ttl_seconds, env=environment, cwd=str(cwd), rlimits=rlimits
+    )
     descriptor = os.memfd_create("agentenv-config")
     try:
         with open(descriptor, "wb", buffering=0, closefd=False) as file:

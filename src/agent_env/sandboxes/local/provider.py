@@ -293,7 +293,8 @@ class LocalProvider:
             groups = [str(control.make(group)) for group in control.groups(self.machine, spec)]
         except OSError as error:
             raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
-        with listening(folder / "helper.sock") as listener, link.config(spec, view.environment()) as config:
+        limited = facts.levels["processes"] == Level.HARD
+        with listening(folder / "helper.sock") as listener, link.config(spec, view.environment(), limited=limited) as config:
             started = start(
                 Plan(
                     helper=view.helper,

@@ -1,0 +1,169 @@
+"""Fork bomb, memory, disk and time: stopped where the level is hard, stopped soon after where it is watched, and never a score."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent_env.clock import SystemClock
+from agent_env.errors import PlaceLostError, SandboxUnavailableError
+from agent_env.places import Command, Completed, Ending, Place
+from agent_env.sandboxes import Level
+from agent_env.sandboxes.local import probe
+from agent_env.waiting import poll
+from tests.sandboxes.people import WAYS, World, act, spec
+
+MIB = 1 << 20
+MOST_PROCESSES = 32
+
+BOMB = """
+import os, time
+while True:
+    try:
+        os.fork()
+    except OSError:
+        time.sleep(0.01)
+"""
+HOG = "import time\nheld = []\nwhile True: held.append(bytearray(8 << 20)); time.sleep(0.002)"
+DISK_HOG = "i=0; while :; do i=$((i+1)); head -c 4194304 /dev/zero > /app/f$i || exit 3; done"
+
+
+async def with_place(world: World, use: Any, **limits: Any) -> Any:
+    provider = world.provider()
+    if limits.pop("watched", False):
+        provider._known_machine = replace(probe.survey(), controllers={})
+    sandbox = await provider.create(spec("local-limits", **limits))
+    try:
+        return dict(sandbox.levels), await use(await sandbox.machine())
+    finally:
+        await sandbox.aclose()
+        await provider.destroy("local-limits")
+        assert world.left() == []
+
+
+async def bomb(place: Place) -> tuple[Completed, int, Completed]:
+    ended = await place.run(Command(["python3", "-c", BOMB], timeout_seconds=1.0, kill_grace_seconds=0.1))
+    left = await place.run(Command(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"]))
+    return ended, int(left.stdout), left
+
+
+async def forks(world: World) -> Any:
+    return await with_place(world, bomb, processes=MOST_PROCESSES)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fork_bomb_hits_the_limit_and_is_gone_with_its_command(way: str) -> None:
+    levels, (ended, left, after) = act(way, forks)
+    assert levels["processes"] is Level.HARD
+    assert ended.ending is Ending.TIMED_OUT
+    assert after.ok
+    assert left < 8
+
+
+async def count(place: Place) -> int:
+    script = f"{BOMB.replace('while True', 'for _ in range(12)')}\ntime.sleep(2)"
+    hog = await place.start(Command(["python3", "-c", script], timeout_seconds=5))
+    try:
+
+        async def many() -> int | None:
+            # Nothing can be started in a full place, so it is looked at without starting anything.
+            entries = [entry async for entry in _processes(place)]
+            return len(entries) if len(entries) >= MOST_PROCESSES - 4 else None
+
+        return await poll(many, within_seconds=4, what="a full place")
+    finally:
+        await hog.kill()
+        await hog.aclose()
+
+
+async def _processes(place: Place) -> Any:
+    from pathlib import PurePosixPath
+
+    found = await place.stat([PurePosixPath(f"/proc/{number}") for number in range(1, 400)])
+    for entry in found.values():
+        if hasattr(entry, "kind"):
+            yield entry
+
+
+async def counted(world: World) -> Any:
+    return await with_place(world, count, processes=MOST_PROCESSES)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_never_more_processes_than_the_limit_and_what_the_helper_needs(way: str) -> None:
+    _, most = act(way, counted)
+    assert MOST_PROCESSES - 4 <= most <= MOST_PROCESSES + 17
+
+
+async def hogged(place: Place) -> tuple[Completed, Completed, float]:
+    clock = SystemClock()
+    start = clock.monotonic()
+    ended = await place.run(Command(["python3", "-c", HOG], timeout_seconds=20))
+    spent = clock.monotonic() - start
+    return ended, await place.run(Command(["echo", "alive"])), spent
+
+
+async def memory(world: World, watched: bool) -> Any:
+    return await with_place(world, hogged, memory_bytes=96 * MIB, watched=watched)
+
+
+@pytest.mark.parametrize("watched", [False, True], ids=["as this machine can", "without control groups"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_memory_hog_ends_soon_as_lost_and_the_place_goes_on(way: str, watched: bool) -> None:
+    levels, (ended, after, spent) = act(way, memory, watched)
+    if watched:
+        assert levels["memory"] is Level.WATCHED
+    assert ended.ending is Ending.LOST
+    assert "memory limit of 100663296 bytes" in ended.detail
+    assert after.stdout == b"alive\n"
+    assert spent < 10
+
+
+async def filled(place: Place) -> tuple[Completed, Completed, Completed]:
+    ended = await place.run(Command(["sh", "-c", DISK_HOG], timeout_seconds=20))
+    cleaned = await place.run(Command(["sh", "-c", "rm -f /app/f* && echo cleaned"]))
+    return ended, cleaned, await place.run(Command(["sh", "-c", "head -c 268435456 /dev/zero > /app/one; echo $?"]))
+
+
+async def disk(world: World) -> Any:
+    return await with_place(world, filled, disk_bytes=48 * MIB)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_disk_hog_ends_soon_as_lost_and_one_file_never_passes_the_limit(way: str) -> None:
+    levels, (ended, cleaned, one) = act(way, disk)
+    assert levels["disk"] is Level.WATCHED
+    assert ended.ending is Ending.LOST
+    assert "disk limit of 50331648 bytes" in ended.detail
+    assert cleaned.stdout == b"cleaned\n"
+    assert one.stdout.strip() not in {b"0", b""}
+
+
+async def outlive(world: World) -> tuple[str, list[str]]:
+    provider = world.provider()
+    sandbox = await provider.create(spec("local-ttl", ttl_seconds=0.6))
+    place = await sandbox.machine()
+    await place.run(Command(["sh", "-c", "trap '' TERM HUP; (setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &) ; echo"]))
+
+    async def gone() -> str | None:
+        try:
+            await (await provider.attach("local-ttl", epoch=2, token="t-local-ttl")).aclose()
+        except PlaceLostError as error:
+            return str(error)
+        except SandboxUnavailableError:
+            return None
+        return None
+
+    said = await poll(gone, within_seconds=15, what="the end of the place")
+    await sandbox.aclose()
+    await provider.destroy("local-ttl")
+    return said, world.left()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_outlives_the_time_of_its_sandbox(way: str) -> None:
+    said, left = act(way, outlive)
+    assert "its time was over" in said
+    assert left == []
