@@ -20,7 +20,7 @@ from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import apply
 from agent_env.errors import DeadlineError, PlacementError, SandboxUnavailableError
 from agent_env.ids import new_attempt_id, new_sandbox_id
-from agent_env.places import Command, Deed, Place, PlaceKind, Recorded, TargetKind, Where, place_of
+from agent_env.places import Command, Completed, Deed, Place, PlaceKind, Recorded, TargetKind, Where, place_of
 from agent_env.sandboxes.contract import Sandbox, SandboxSpec
 from agent_env.sandboxes.registry import provider
 from agent_env.steps import Decision, SandboxRequest, SandboxTarget, Step, StepResult, Target, read_step, step_class
@@ -52,8 +52,8 @@ class BenchRun:
         self.user_overrides: dict[str, Any] = {}
         self.decision: Decision | None = None
         self.asked: dict[str, Any] = {}
-        self.place_env: dict[str, str] = {}
-        """Environment of the machines that it deploys."""
+        self.path: str | None = None
+        """Where commands look for programs, instead of where the machine does."""
         self._scratches = 0
 
     @property
@@ -89,7 +89,7 @@ class BenchRun:
             raise SandboxUnavailableError(f"sandbox {record.sandbox_id} is gone")
         place = await sandbox.machine()
         assert place.kind is PlaceKind.MACHINE
-        return place
+        return place if self.path is None else _OtherPath(place, self.path)
 
     async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
         self.requests.append(request)
@@ -160,6 +160,20 @@ class BenchRun:
             await self.teardown_sandbox(sandbox_id)
         await self.provider.aclose()
         self._db.close()
+
+
+class _OtherPath:
+    """A real place whose commands look for programs elsewhere: what a place without some program is like."""
+
+    def __init__(self, place: Place, path: str) -> None:
+        self._place = place
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._place, name)
+
+    async def run(self, command: Command) -> Completed:
+        return await self._place.run(replace(command, env={**command.env, "PATH": self._path}))
 
 
 @asynccontextmanager

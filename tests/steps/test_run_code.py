@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from agent_env.errors import LaunchError, RunCodeExecutionError, RunCodeValidati
 from agent_env.places import Command, Upload
 from agent_env.steps import parse_step
 from agent_env.steps.run_code import STAGING
-from tests.steps.bench import BenchRun, on_bench
+from tests.steps.bench import BenchRun
 from tests.steps.conftest import Bench
 
 
@@ -242,14 +242,13 @@ def test_c10_cancelling_stops_the_script_and_removes_its_folder(bench: Bench) ->
     bench(body)
 
 
-def test_a16_a_place_without_python3_is_told_by_the_step_that_needs_it(tmp_path: Path) -> None:
+def test_a16_a_place_without_python3_is_told_by_the_step_that_needs_it(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
-        run.place_env = {"PATH": "/root/empty"}
-        await run.do({"id": "box", "type": "deploy_sandbox", "sandbox_mode": "vm"})
+        run.path = "/root/empty"
         with pytest.raises(LaunchError, match=r"could not start python3.*needs python3"):
             await run.do(script(run, "def run(g):\n    return 1"))
 
-    on_bench(tmp_path, body, deployed=False)
+    bench(body)
 
 
 def test_c10_steps_at_once_in_one_place_do_not_disturb_each_other(bench: Bench) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from agent_env.errors import InfrastructureError, LaunchError, PlacementError, SandboxUnavailableError
 from agent_env.places import Command
 from agent_env.verifiers.verify_sandbox import Verification
-from tests.steps.bench import BenchRun, on_bench
+from tests.steps.bench import BenchRun
 from tests.verifiers.conftest import Bench
 
 
@@ -263,15 +262,14 @@ def test_a_search_that_never_ends_scores_0_at_the_limit(bench: Bench) -> None:
     bench(body)
 
 
-def test_a16_a_place_without_bash_is_told_by_the_step_that_needs_it_and_probes_do_not(tmp_path: Path) -> None:
+def test_a16_a_place_without_bash_is_told_by_the_step_that_needs_it_and_probes_do_not(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
-        run.place_env = {"PATH": "/root/empty"}
-        await run.do({"id": "box", "type": "deploy_sandbox", "sandbox_mode": "vm"})
+        run.path = "/root/empty"
         assert (await verify(run, exists("/app"), is_dir("/app"), contains("/etc/passwd", "root"))).score == 1.0
         with pytest.raises(LaunchError, match=r"could not be started with bash in /app.*needs bash"):
             await verify(run, bash("true"))
 
-    on_bench(tmp_path, body, deployed=False)
+    bench(body)
 
 
 @pytest.mark.parametrize("quiesce", ["freeze", "kill"])
