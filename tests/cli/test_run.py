@@ -106,7 +106,7 @@ def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> 
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130, err.decode()
+    assert process.returncode in {130, 143}, err.decode()  # which of two signals is delivered first is the kernel's choice
     assert b"Traceback" not in err
     left = sandboxes(cli)
     if left:  # the teardown may have been quicker than the second signal

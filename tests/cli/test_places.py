@@ -1,0 +1,128 @@
+"""`agent-env exec`, `shell` and `cp`: into a place of a run."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_env.cli.copying import Remote, side
+from tests.cli.conftest import AGENT_ENV, Cli
+from tests.cli.tasks import graded
+from tests.cli.test_run import PATIENCE, sandboxes
+
+
+@pytest.fixture
+def kept(cli: Cli) -> str:
+    answer = cli(
+        "run",
+        cli.write("t.json", graded("mkdir -p /app/d && echo one > /app/d/1.txt && ln -s /etc/hostname /app/d/out")),
+        "--keep",
+        "--json",
+    )
+    assert answer.code == 0, answer.err
+    return str(answer.json["runs"][0]["run_id"])
+
+
+def test_exec_passes_output_exit_code_environment_and_input(cli: Cli, kept: str) -> None:
+    answer = cli("exec", kept, "--", "bash", "-c", "echo out; echo err >&2; exit 7")
+    assert (answer.code, answer.out, answer.err) == (7, "out\n", "err\n")
+    assert cli("exec", "--env", "A=b c", "--cwd", "/tmp", f"{kept}:box", "--", "bash", "-c", 'echo "$A $PWD"').out == "b c /tmp\n"
+    assert cli("exec", "-i", kept, "--", "cat", stdin=b"typed\0bytes").out == "typed\0bytes"
+    assert cli("exec", kept, "--", "cat", stdin=b"not passed on").out == ""
+    told = cli("exec", "--json", kept, "--", "bash", "-c", "printf hi; kill -9 $$").json
+    assert (told["ending"], told["signal"], told["stdout"]) == ("signalled", 9, "hi")
+    assert cli("exec", "--timeout", "0.3", kept, "--", "sleep", "30").code == 124
+
+
+def test_exec_option_of_the_command_is_the_commands(cli: Cli, kept: str) -> None:
+    assert cli("exec", kept, "--", "echo", "--json", "--help").out == "--json --help\n"
+    assert cli("exec", kept, "echo", "--json").out == "--json\n"
+
+
+def test_exec_mistakes_are_one_line(cli: Cli, kept: str) -> None:
+    assert "box" in cli("exec", f"{kept}:nope", "--", "true").err
+    missing = cli("exec", kept, "--", "no-such-program")
+    assert missing.code == 1
+    assert "no-such-program" in missing.err
+    assert cli("exec", kept).code == 2
+    assert cli("exec", kept, "--").code == 2
+    assert cli("exec", "--env", "novalue", kept, "--", "true").code == 2
+
+
+def test_cp_copies_files_and_folders_both_ways(cli: Cli, kept: str) -> None:
+    source = cli.cwd / "in"
+    (source / "sub").mkdir(parents=True)
+    (source / "run.sh").write_text("#!/bin/sh\necho ran\n")
+    (source / "run.sh").chmod(0o755)
+    (source / "sub/odd name\n.bin").write_bytes(bytes(range(256)))
+    assert cli("cp", "in", f"{kept}:/app/").code == 0
+    assert cli("exec", kept, "--", "/app/in/run.sh").out == "ran\n"
+    back = cli("cp", f"{kept}:box:/app/in", "back", "--json")
+    assert back.code == 0, back.err
+    assert back.json["files"] == 2
+    assert (cli.cwd / "back/sub/odd name\n.bin").read_bytes() == bytes(range(256))
+    assert (cli.cwd / "back/run.sh").stat().st_mode & 0o111
+    (cli.cwd / "target").mkdir()
+    assert cli("cp", f"{kept}:/app/d/1.txt", "target").code == 0
+    assert (cli.cwd / "target/1.txt").read_text() == "one\n"
+
+
+def test_fi07_link_of_the_place_is_copied_as_content_and_a_local_link_is_replaced(cli: Cli, kept: str) -> None:
+    victim = cli.write("victim", "untouched")
+    (cli.cwd / "copy").mkdir()
+    (cli.cwd / "copy/1.txt").symlink_to(victim)
+    assert cli("exec", kept, "--", "cp", "/app/d/1.txt", "/app/1.txt").code == 0
+    assert cli("cp", f"{kept}:/app/1.txt", "copy").code == 0
+    assert victim.read_text() == "untouched"
+    assert not (cli.cwd / "copy/1.txt").is_symlink()
+
+
+def test_cp_mistakes_are_one_line(cli: Cli, kept: str) -> None:
+    assert cli("cp", "a", "b").code == 2
+    assert "ENOENT" in cli("cp", f"{kept}:/app/none", ".").err
+    assert cli("cp", "none", f"{kept}:/app").code == 2
+
+
+def test_sides_of_a_copy_are_told_apart() -> None:
+    assert side("run-1:/app/x") == Remote("run-1", side("run-1:/app/x").path, False)  # type: ignore[union-attr]
+    assert isinstance(side("run-1:box:/app/"), Remote)
+    assert side("./run:/x") == Path("run:/x")
+    assert side("/abs:/x") == Path("/abs:/x")
+    assert side("C:/x") == Remote("C", side("C:/x").path, False)  # type: ignore[union-attr]
+
+
+def test_shell_reads_commands_from_a_pipe(cli: Cli, kept: str) -> None:
+    answer = cli("shell", kept, stdin=b"cd /app/d\ncat 1.txt\nexit 5\n")
+    assert (answer.code, answer.out) == (5, "one\n")
+
+
+def test_shell_has_a_real_terminal_with_the_size_of_ours(cli: Cli, kept: str) -> None:
+    leader, follower = pty.openpty()
+    subprocess.run(["stty", "rows", "33", "cols", "77"], stdin=follower, check=True)
+    process = subprocess.Popen([AGENT_ENV, "shell", kept], stdin=follower, stdout=follower, stderr=follower, env=cli.environ(), cwd=cli.cwd)
+    os.close(follower)
+    os.write(leader, b"stty size; tty; exit 3\n")
+    seen, until = b"", time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < until:
+        if select.select([leader], [], [], 0.1)[0]:
+            try:
+                seen += os.read(leader, 65536)
+            except OSError:
+                break
+    assert process.wait(timeout=PATIENCE) == 3, seen
+    assert b"33 77" in seen
+    assert b"/dev/pts/" in seen
+
+
+def test_everything_is_removed_afterwards(cli: Cli, kept: str) -> None:
+    assert cli("runs", "teardown", kept).code == 0
+    assert sandboxes(cli) == []
+    gone = cli("exec", kept, "--", "true")
+    assert gone.code != 0
+    assert "Traceback" not in gone.err

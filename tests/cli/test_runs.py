@@ -1,0 +1,250 @@
+"""`agent-env runs`: looking back, following, stopping, removing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.tasks import BOX, PASSING, REVIEWED, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
+from tests.cli.test_run import PATIENCE, sandboxes, wait_for_line
+
+RUN_KEYS = {
+    "run_id",
+    "task",
+    "task_version",
+    "status",
+    "interrupted",
+    "outcome",
+    "kind",
+    "scores",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "duration_seconds",
+    "error",
+    "instance_id",
+    "group_id",
+    "attempt",
+}
+
+
+def one_run(cli: Cli, steps: Steps, *options: str) -> str:
+    answer = cli("run", cli.write("t.json", steps), "--json", *options)
+    assert answer.code == 0, answer.err
+    return str(answer.json["runs"][-1]["run_id"])
+
+
+def test_must_show_8_runs_list_is_one_documented_object_newest_first(cli: Cli) -> None:
+    ids = [one_run(cli, PASSING) for _ in range(3)]
+    listed = cli("runs", "list", "--json").json
+    assert set(listed) == {"runs"}
+    assert [run["run_id"] for run in listed["runs"]] == ids[::-1]
+    assert set(listed["runs"][0]) == RUN_KEYS
+    page = cli("runs", "list", "--json", "--limit", "2").json["runs"]
+    rest = cli("runs", "list", "--json", "--before", page[-1]["run_id"]).json["runs"]
+    assert [run["run_id"] for run in (*page, *rest)] == ids[::-1]
+
+
+def test_runs_list_filters_by_status_and_task(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING)
+    task = cli("runs", "show", run_id, "--json").json["task"]
+    assert [run["run_id"] for run in cli("runs", "list", "--json", "--task", task).json["runs"]] == [run_id]
+    assert cli("runs", "list", "--json", "--status", "failed").json == {"runs": []}
+    assert cli("runs", "list", "--status", "nope").code == 2
+
+
+def test_runs_show_tells_steps_places_and_limits_also_by_the_first_letters(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING)
+    shown = cli("runs", "show", run_id[:-3], "--json").json
+    assert RUN_KEYS < set(shown)
+    assert [step["step_id"] for step in shown["steps"]] == ["box", "check"]
+    assert shown["resources"][0]["state"] == "closed"
+    assert shown["notes"]["sandboxes"]["box"]["levels"]
+    text = cli("runs", "show", run_id).out
+    assert run_id in text
+    assert "memory" in text
+
+
+def test_runs_show_works_when_stored_objects_are_gone(cli: Cli) -> None:
+    folder = bundle(
+        cli.cwd / "b", a=[BOX, {"id": "l", "type": "load_artifact", "sandbox_name": "box", "artifact_id": "script"}, shell("true")]
+    )
+    run_id = cli("run", folder, "--json").json["runs"][0]["run_id"]
+    shutil.rmtree(cli.home / "state/agent-env/objects")
+    assert cli("runs", "show", run_id, "--json").json["status"] == "completed"
+    assert cli("runs", "show", run_id).code == 0
+
+
+def test_runs_show_context_can_be_read_by_context_json(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING, "--keep")
+    context = cli.write("context.json", cli("runs", "show", run_id, "--context").out)
+    assert cli("task", "create", cli.write("t.json", PASSING), "--id", "t").code == 0
+    again = cli("task", "run", "--id", "t", "--start-step", "1", "--context-json", context, "--json", "--output-dir", "out")
+    assert again.code == 0, again.err
+    assert again.json["runs"][0]["scores"] == {"check": 1.0}
+
+
+def test_unknown_run_is_one_line_and_exit_code_2(cli: Cli) -> None:
+    for command in (["runs", "show"], ["runs", "logs"], ["runs", "rm"], ["runs", "cancel"], ["runs", "teardown"], ["resume"]):
+        answer = cli(*command, "run-nope")
+        assert answer.code == 2, command
+        assert "run-nope" in answer.err
+        assert "Traceback" not in answer.all
+
+
+def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING)
+    events = cli("runs", "logs", run_id, "--json").json["events"]
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    kinds = [event["kind"] for event in events]
+    assert kinds[0] == "run_started"
+    assert "step_done" in kinds
+    assert "run_finished" in kinds
+    followed = cli("runs", "logs", run_id, "--follow", "--json")
+    assert [json.loads(text)["seq"] for text in followed.out.splitlines()] == [event["seq"] for event in events]
+    assert cli("runs", "logs", run_id, "--json", "--after", str(len(events))).json["events"] == []
+
+
+def test_logs_follow_hears_a_living_run_and_cancel_stops_it(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW))
+    wait_for_line(process, "box")
+    run_id = cli("runs", "list", "--json").json["runs"][0]["run_id"]
+    follower = cli.start("runs", "logs", run_id, "--follow", "--json")
+    assert follower.stdout is not None
+    assert json.loads(follower.stdout.readline())["kind"] == "run_started"
+    answer = cli("runs", "cancel", run_id, "--json")
+    assert answer.code == 0, answer.err
+    out, _ = follower.communicate(timeout=PATIENCE)
+    assert b"run_finished" in out
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert sandboxes(cli) == []
+
+
+def test_diff_names_what_two_runs_have_not_in_common(cli: Cli) -> None:
+    one, other = one_run(cli, PASSING), cli("run", cli.write("t.json", SCORED_ZERO), "--json").json["runs"][0]["run_id"]
+    found = cli("runs", "diff", one, other, "--json").json["differences"]
+    assert found["scores.check"] == {"left": 1.0, "right": 0.0}
+    assert found["outcome"] == {"left": "passed", "right": "scored below 1"}
+    assert "scores.check" in cli("runs", "diff", one, other).out
+    assert cli("runs", "diff", one, one).out == "no differences\n"
+
+
+def test_rm_removes_a_run_but_not_one_with_places(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING, "--keep")
+    refused = cli("runs", "rm", run_id)
+    assert refused.code == 2
+    assert "teardown" in refused.err
+    assert cli("runs", "teardown", run_id).code == 0
+    assert cli("runs", "rm", run_id, "--json").json == {"removed": [run_id]}
+    assert cli("runs", "list", "--json").json == {"runs": []}
+
+
+def test_a12_teardown_is_idempotent_and_reports_what_it_removed(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING, "--keep")
+    assert len(sandboxes(cli)) == 1
+    first = cli("runs", "teardown", run_id, "--json").json
+    assert len(first["removed"]) == 1
+    again = cli("runs", "teardown", run_id, "--json")
+    assert again.code == 0
+    assert again.json["removed"] == []
+    assert sandboxes(cli) == []
+
+
+def test_a12_teardown_by_context_works_with_an_empty_database(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING, "--keep")
+    context = cli.write("context.json", cli("runs", "show", run_id, "--context").out)
+    for path in (cli.home / "state/agent-env").glob("agent-env.db*"):
+        path.unlink()
+    report = cli("runs", "teardown", "--context-json", context, "--json")
+    assert report.code == 0, report.err
+    assert len(report.json["removed"]) == 1
+    assert sandboxes(cli) == []
+    assert cli("runs", "teardown", "--context-json", context, "--json").json["removed"] == []
+
+
+def test_teardown_needs_exactly_one_of_run_and_file(cli: Cli) -> None:
+    assert cli("runs", "teardown").code == 2
+    assert cli("runs", "teardown", "x", "--context-json", "y").code == 2
+
+
+def test_review_is_listed_and_decided_from_another_process(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", asked=REVIEWED))
+    wait_for_line(process, "box")
+    waiting: list[dict[str, object]] = []
+    for _ in range(50):
+        waiting = cli("runs", "review", "--json").json["reviews"]
+        if waiting:
+            break
+    assert waiting[0]["step_id"] == "ask"
+    answer = cli("runs", "review", str(waiting[0]["run_id"]), "ask", "continue", "--by", "Ada", "--json")
+    assert answer.json["decided_by"] == "Ada"
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    assert cli("runs", "review", "--json").json == {"reviews": []}
+    assert cli("runs", "review", "x", "y").code == 2
+
+
+def test_d5_killed_run_is_resumed_in_the_same_sandbox(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b")
+    (folder / "artifacts/once").mkdir()
+    script = (
+        "import pathlib, time\ndef run(i):\n    p = pathlib.Path('/app/once')\n    if not p.exists():\n        p.touch(); time.sleep(60)\n"
+    )
+    (folder / "artifacts/once/run.py").write_text(script)
+    steps = [BOX, {"id": "work", "type": "run_code", "sandbox_name": "box", "script_artifact_id": "once"}, shell("test -e /app/once")]
+    (folder / "tasks/t.json").write_text(json.dumps(steps))
+    process = cli.start("run", folder)
+    wait_for_line(process, "box")
+    run_id = cli("runs", "list", "--json").json["runs"][0]["run_id"]
+    for _ in range(50):
+        if cli("exec", run_id, "--", "test", "-e", "/app/once").code == 0:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=PATIENCE)
+    assert cli("runs", "list").out.count("interrupted") == 1
+    resumed = cli("resume", run_id, "--json")
+    assert resumed.code == 0, resumed.err
+    assert resumed.json["runs"][0]["scores"] == {"check": 1.0}
+    assert sandboxes(cli) == []
+
+
+def test_resume_refuses_a_decision_that_it_does_not_know(cli: Cli) -> None:
+    assert cli("resume", "x", "--decide", "step=perhaps").code == 2
+
+
+@pytest.mark.parametrize("name", ["x", "../x", "%"])
+def test_odd_run_names_are_not_found(cli: Cli, name: str) -> None:
+    assert cli("runs", "show", name).code == 2
+
+
+def test_gc_json_is_the_documented_object_and_dry_run_removes_nothing(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW))
+    wait_for_line(process, "box")
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    assert len(sandboxes(cli)) == 1
+    dry = cli("gc", "--dry-run", "--json")
+    assert dry.code == 0, dry.err
+    assert set(dry.json) == {"dry_run", "sandboxes", "folders", "objects", "kept", "unreachable"}
+    assert len(dry.json["sandboxes"]["removed"]) == 1
+    assert len(sandboxes(cli)) == 1
+    assert len(cli("gc", "--json").json["sandboxes"]["removed"]) == 1
+    assert sandboxes(cli) == []
+    assert cli("gc").out == "nothing to remove\n"
+
+
+def test_stored_secrets_of_overrides_are_nowhere_in_the_state_folder(cli: Cli) -> None:
+    canary = "canary-0e1f2a3b4c5d6e7f"
+    assert cli("task", "create", cli.write("t.json", graded("true")), "--id", "t").code == 0
+    answer = cli("task", "run", "--id", "t", "--litellm-api-key", canary, "--output-dir", "out", "--json")
+    assert answer.code == 0, answer.err
+    kept = [path for root in (cli.home, cli.cwd / "out") for path in Path(root).rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if canary.encode() in path.read_bytes()]
+    assert canary not in answer.all
