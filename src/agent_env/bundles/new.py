@@ -113,7 +113,7 @@ def _steps() -> list[dict[str, Json]]:
                 {
                     "type": "bash_cmd_succeeds",
                     "criterion": "the last line has three words",
-                    "cmd": "sh count.sh words.txt | tail -n 1 | grep -qx 3",
+                    "bash_cmd": "sh count.sh words.txt | tail -n 1 | grep -qx 3",
                 },
             ],
         },

@@ -34,7 +34,8 @@ class WorkItem:
     attempts: int
     seed: Mapping[str, Json]
     key: str
-    """Of the task's steps, the files that it uses, the seed, the attempt and the overrides: not of ids, paths or versions."""
+    """Of the task's name in its bundle, its steps, the files that it uses, the seed, the attempt and the overrides: not of ids, versions,
+    or where the bundle lies."""
 
     @property
     def label(self) -> str:
@@ -72,7 +73,7 @@ def plan_work(
                     if seed is not None and SEED_KEY not in values
                     else dict(values)
                 )
-                key = _digest([contents[task.id, task.name], filled, index, overrides or {}])
+                key = _digest([task.name, contents[task.id, task.name], filled, index, overrides or {}])
                 items.append(WorkItem(task, index, total, filled, key))
     return items
 

@@ -221,13 +221,19 @@ class Engine:
             raise RunOwnedError(f"run {run_id} is running in this process already", concerns=run_id)
         if self.stores.journal.run(run_id).status == "completed":
             return self.outcome(run_id)
-        lease = await self.stores.journal.claim(run_id, takeover=takeover)
         cancellation = Cancellation()
+        # The claim belongs to what runs to its end: cancelled half-way, it would leave a run that this living process owns and nobody runs.
+        return await to_its_end(self._claimed(run_id, observer, asked, cancellation, takeover=takeover), cancellation)
+
+    async def _claimed(
+        self, run_id: str, observer: Observer | None, asked: Resumption, cancellation: Cancellation, *, takeover: bool
+    ) -> RunOutcome:
+        lease = await self.stores.journal.claim(run_id, takeover=takeover)
         overrides = self._overrides.get(run_id, {})
         owned = OwnedRun(self._house, lease, cancellation, observer=observer, asked=asked, overrides=overrides)
         self._live[run_id] = owned
         try:
-            return await to_its_end(owned.run(), cancellation)
+            return await owned.run()
         finally:
             del self._live[run_id]
             self._overrides.pop(run_id, None)

@@ -1,0 +1,226 @@
+"""Bundles run through one engine: to a score, many at once, resumed by content."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from agent_env.bundles import BundleRun, BundleRunRequest, TaskRun, WorkItem, Written, find_bundle, new_bundle, run_bundle, run_report
+from agent_env.bundles.report import is_acceptable, run_line, summary_lines
+from agent_env.config import Config, load_config
+from agent_env.engine import Engine, Event
+from agent_env.engine.opening import open_engine
+from tests.bundles.building import BOX, GOOD, write
+
+T = TypeVar("T")
+REFERENCE_HELLO = [
+    {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm", "sandbox_type": "local"},
+    {"id": "load", "type": "load_artifact", "sandbox_name": "box", "artifact_id": "greeting", "destination_path": "/app/greeting"},
+    {
+        "id": "hello",
+        "type": "verify_sandbox",
+        "sandbox_name": "box",
+        "base_dir": "/app/greeting",
+        "verifier_id": "hello",
+        "criteria": [
+            {"type": "probe_file_contains", "criterion": "the greeting is there", "paths": ["hello.txt"], "expected": "hello"},
+            {"type": "bash_cmd_succeeds", "criterion": "the check passes", "bash_cmd": "bash check.sh"},
+        ],
+    },
+]
+HELLO = {
+    "README.md": "# Hello\n",
+    "artifacts/greeting/hello.txt": "hello\n",
+    "artifacts/greeting/check.sh": "grep -q hello hello.txt\n",
+    "tasks/hello.json": REFERENCE_HELLO,
+}
+
+
+class Recording:
+    """An observer that keeps what it was told."""
+
+    def __init__(self, stop_after: int | None = None) -> None:
+        self.outcomes: list[TaskRun] = []
+        self.events: list[Event] = []
+        self.started: list[str] = []
+        self.written: Written | None = None
+        self._stop_after = stop_after
+
+    def on_written(self, written: Written) -> None:
+        self.written = written
+
+    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
+        self.items, self.concurrency = items, concurrency
+
+    def on_started(self, item: WorkItem, run_id: str) -> None:
+        self.started.append(run_id)
+
+    def on_event(self, event: Event) -> None:
+        self.events.append(event)
+
+    def on_outcome(self, run: TaskRun) -> None:
+        self.outcomes.append(run)
+        if self._stop_after is not None and len(self.outcomes) == self._stop_after:
+            for task in asyncio.all_tasks():
+                if task.get_name() == "the call":
+                    task.cancel()
+
+    def on_wait(self, bundle_id: str) -> None:
+        raise AssertionError(f"nobody else writes {bundle_id}")
+
+
+@pytest.fixture
+def config(home: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+    return load_config(home, os.environ)
+
+
+def with_engine(config: Config, work: Callable[[Engine], Awaitable[T]]) -> T:
+    async def main() -> T:
+        async with open_engine(config) as engine:
+            return await work(engine)
+
+    return asyncio.run(main())
+
+
+def run(config: Config, folder: Path | str, observer: Recording | None = None, **options: Any) -> BundleRun:
+    found = find_bundle(str(folder))
+    request = BundleRunRequest(found.folder, found.id_root, found.name, **options)
+    return with_engine(config, lambda engine: run_bundle(request, engine, config=config, observer=observer))
+
+
+def interrupted(config: Config, folder: Path, after: int, **options: Any) -> Recording:
+    """A call that is cancelled once so many runs have ended."""
+    observer = Recording(stop_after=after)
+
+    async def work(engine: Engine) -> None:
+        request = BundleRunRequest(folder, **options)
+        call = asyncio.create_task(run_bundle(request, engine, config=config, observer=observer), name="the call")
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    with_engine(config, work)
+    return observer
+
+
+def test_the_references_hello_layout_runs_unmodified(tmp_path: Path, config: Config) -> None:
+    observer = Recording()
+    call = run(config, write(tmp_path / "hello", HELLO), observer)
+    assert [(task.task, task.outcome.status, dict(task.outcome.scores)) for task in call.runs] == [
+        ("tasks/hello.json", "completed", {"hello": 1.0})
+    ]
+    assert call.passed
+    assert run_line(call.runs[0]).startswith("tasks/hello.json v1: passed (hello: 1), ")
+    assert {"run_started", "step_done", "run_finished"} <= {event.kind for event in observer.events}
+    report = run_report(call)
+    assert json.loads(json.dumps(report)) == report
+    assert set(report) == {"runs", "passed"}
+    assert set(report["runs"][0]) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
+
+
+def test_the_shipped_hello_runs_by_its_name(config: Config) -> None:
+    assert run(config, "hello").passed
+
+
+def test_a_new_bundle_runs_and_passes(tmp_path: Path, config: Config) -> None:
+    new_bundle(tmp_path / "first")
+    assert run(config, tmp_path / "first").passed
+
+
+def test_cl01_a_score_below_one_is_completed_and_not_passed(tmp_path: Path, config: Config) -> None:
+    call = run(config, write(tmp_path / "hello", {**HELLO, "artifacts/greeting/check.sh": "exit 1\n"}))
+    assert (call.completed, call.passed) == (True, False)
+    assert call.mean is not None
+    assert is_acceptable(call)
+    assert not is_acceptable(call, fail_under=1.0)
+
+
+def test_attempts_and_seeds_are_runs_of_one_group(tmp_path: Path, config: Config) -> None:
+    steps = [
+        {**REFERENCE_HELLO[0]},
+        REFERENCE_HELLO[1],
+        {
+            **REFERENCE_HELLO[2],
+            "criteria": [{"type": "bash_cmd_succeeds", "criterion": "seeded", "bash_cmd": "test <seed> -ge 0 && test <word> = b"}],
+        },
+    ]
+    root = write(tmp_path / "seeded", {**HELLO, "tasks/hello.json": steps})
+    observer = Recording()
+    options = {"attempts": 2, "seeds": [{"word": "a"}, {"word": "b"}], "seed": 7, "concurrency": 3}
+    call = run(config, root, observer, **options)
+    assert [task.outcome.scores["hello"] for task in call.runs] == [0.0, 1.0, 0.0, 1.0]
+    assert observer.concurrency == 3
+    seeds = [item.seed["seed"] for item in observer.items]
+    assert len(set(seeds)) == 4
+    again = Recording()
+    run(config, root, again, **options)
+    assert [item.seed["seed"] for item in again.items] == seeds
+    assert [item.key for item in again.items] == [item.key for item in observer.items]
+
+
+def test_an_eval_is_run_and_what_it_does_not_name_is_skipped(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "evaluated", {**HELLO, "tasks/other.json": [BOX], "evals/e.toml": 'tasks = ["hello"]'})
+    call = run(config, root)
+    assert [task.task for task in call.runs] == ["tasks/hello.json"]
+    assert list(summary_lines(call)) == ["evals/e.toml: 1 of 1 passed", "Skipped, because no eval names them: tasks/other.json"]
+    assert [task.task for task in run(config, root, tasks=["other"]).runs] == ["tasks/other.json"]
+
+
+def test_f15_an_interrupted_call_is_resumed_and_finished_runs_are_not_repeated(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "many", {**HELLO, **{f"tasks/t{number}.json": REFERENCE_HELLO for number in range(4)}})
+    first = interrupted(config, root, after=2, concurrency=1)
+    finished = [task.outcome.run_id for task in first.outcomes if task.outcome.status == "completed"]
+    assert len(finished) >= 2
+    second = Recording()
+    call = run(config, root, second, resume=True, concurrency=2)
+    assert len(call.runs) == 5
+    assert call.passed
+    assert {task.outcome.run_id for task in call.runs if task.reused} == set(finished)
+    assert not set(finished) & set(second.started)
+    third = run(config, root, resume=True)
+    assert all(task.reused for task in third.runs)
+    assert third.group_id == call.group_id
+
+
+def test_f15_a_moved_folder_still_resumes(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "here", HELLO)
+    first = run(config, root)
+    moved = Path(shutil.move(root, tmp_path / "there"))
+    second = run(config, moved, resume=True)
+    assert second.runs[0].reused
+    assert second.runs[0].outcome.run_id == first.runs[0].outcome.run_id
+    write(moved, {"artifacts/greeting/hello.txt": "hello again\n"})
+    assert not run(config, moved, resume=True).runs[0].reused
+
+
+def test_a_run_of_another_content_is_not_resumed(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "bundle", HELLO)
+    run(config, root)
+    assert not run(config, root, resume=True, seed=1).runs[0].reused
+
+
+def test_tp12_a_call_does_not_depend_on_the_current_folder(tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "bundle", HELLO)
+    monkeypatch.chdir(tmp_path)
+    run(config, "./bundle")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert run(config, "../bundle", resume=True).runs[0].reused
+
+
+def test_a_default_sandbox_of_the_bundle_fills_what_steps_leave_open_tp02(tmp_path: Path, config: Config) -> None:
+    steps = [{key: value for key, value in REFERENCE_HELLO[0].items() if key != "sandbox_type"}, *REFERENCE_HELLO[1:]]
+    root = write(tmp_path / "bundle", {**GOOD, **HELLO, "tasks/hello.json": steps, "bundle.toml": '[defaults]\nsandbox = "nowhere"'})
+    call = run(config, root, tasks=["hello", "good"])
+    by_task = {task.task: task.outcome for task in call.runs}
+    assert by_task["tasks/good.json"].status == "completed"
+    assert by_task["tasks/hello.json"].status == "failed"
+    assert "nowhere" in str(by_task["tasks/hello.json"].error)
