@@ -7,9 +7,11 @@ content: a changed file asks again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +51,31 @@ class Trust:
 
     def record(self, folder: Path, digest: str) -> None:
         """Trusts a folder with the configuration of this digest (sha256, hexadecimal)."""
-        self._save({**self._load(), str(folder.resolve()): digest})
+        with self._alone():
+            self._save({**self._load(), str(folder.resolve()): digest})
 
     def forget(self, folder: Path) -> bool:
         """Trusts a folder no longer. Returns whether it was trusted."""
-        known = self._load()
-        was = known.pop(str(folder.resolve()), None) is not None
-        if was:
-            self._save(known)
+        with self._alone():
+            known = self._load()
+            was = known.pop(str(folder.resolve()), None) is not None
+            if was:
+                self._save(known)
         return was
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else changes the list meanwhile, also in another process."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self._path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ConfigError(f"the list of trusted folders can't be written: {error.strerror}", concerns=str(self._path)) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _load(self) -> dict[str, str]:
         try:
@@ -75,7 +93,6 @@ class Trust:
     def _save(self, folders: Mapping[str, str]) -> None:
         aside = self._path.with_name(f"{self._path.name}.{os.getpid()}.{os.urandom(4).hex()}")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump({"folders": dict(sorted(folders.items()))}, file, indent=2)

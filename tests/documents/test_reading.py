@@ -37,7 +37,7 @@ def test_cl02_a_folder_a_pipe_a_socket_and_a_loop_of_links_are_refused_at_once(t
     (tmp_path / "loop").symlink_to("loop")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-        for name, word in (("", "folder"), ("pipe", "pipe"), ("loop", "link"), ("socket", "socket")):
+        for name, word in (("", "is a folder"), ("pipe", "is a pipe"), ("loop", "chain of links"), ("socket", "is a socket")):
             with pytest.raises(ProblemsError, match=word):
                 read_file(tmp_path / name)
     with pytest.raises(ProblemsError, match="device"):

@@ -103,7 +103,7 @@ async def _addresses(host: str, port: int) -> list[str]:
     """What a host's name resolves to here; nothing when it doesn't (a proxy may know better, and the connection will say)."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, UnicodeError):
         return []
     return [str(entry[4][0]) for entry in found]
 

@@ -56,7 +56,7 @@ def load_config(
     if problems:
         raise ProblemsError(problems)
     values, origins = _merge([(Source("variable", name), {key: value}) for key, (name, value) in given.items()], files, loaded)
-    return _build(values, origins, root=root, files=files, warnings=warnings, notes=notes, blocked=blocked)
+    return _build(values, origins, root=root, files=files, warnings=tuple(warnings), notes=notes, blocked=blocked)
 
 
 def user_trust(environ: Mapping[str, str]) -> Trust:

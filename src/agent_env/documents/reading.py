@@ -43,13 +43,15 @@ def read_file(path: Path | str, *, limit_bytes: int = DEFAULT_LIMITS.bundle_file
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     try:
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise _refused(path, f"is {_kind(status.st_mode)}, not a file")
+        mode = os.fstat(descriptor).st_mode
+        if not stat.S_ISREG(mode):
+            raise _refused(path, f"is {_kind(mode)}, not a file")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
+    finally:
+        os.close(descriptor)
     if len(data) > limit_bytes:
         raise _refused(path, f"is larger than the {limit_bytes} bytes that such a file may have")
     return data
