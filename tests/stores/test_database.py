@@ -192,6 +192,31 @@ def test_a_cut_connection_is_replaced_for_writers_and_readers(postgres_url: str)
         assert names(db) == {"one", "two"}
 
 
+def test_two_writes_that_deadlock_are_both_done_in_the_end(postgres_url: str) -> None:
+    with Database.open(postgres_url) as one, Database.open(postgres_url) as two:
+        one.write(lambda tx: tx.executemany(SET, [{"name": "a", "value": "-"}, {"name": "b", "value": "-"}]))
+        both_hold_a_row = threading.Barrier(2)
+        attempts: list[str] = []
+
+        def crossing(first: str, second: str, word: str):
+            def write(tx: Connection) -> None:
+                attempts.append(word)
+                for position, name in enumerate((first, second)):
+                    tx.change("UPDATE meta SET value = value || :word WHERE name = :name", {"word": word, "name": name})
+                    if position == 0 and attempts.count(word) == 1:
+                        both_hold_a_row.wait()
+
+            return write
+
+        thread = threading.Thread(target=lambda: one.write(crossing("a", "b", "1")))
+        thread.start()
+        two.write(crossing("b", "a", "2"))
+        thread.join()
+        values = [sorted(row.value) for row in one.read(lambda tx: tx.execute("SELECT value FROM meta"))]
+        assert values == [["-", "1", "2"]] * 2
+        assert len(attempts) == 3
+
+
 def test_a_damaged_file_is_an_error_that_names_it_and_others_go_on(tmp_path: Path) -> None:
     bad, good = tmp_path / "bad.db", tmp_path / "good.db"
     for path in (bad, good):
@@ -305,8 +330,8 @@ def test_two_processes_that_write_the_same_document_lose_no_version(database_url
 
 
 def test_processes_that_open_a_new_database_at_once_all_succeed(database_url: str) -> None:
-    writers = [actor("count", database_url, f"id{number}", "1") for number in range(4)]
-    assert [writer.communicate(timeout=60)[0] for writer in writers] == ["1\n"] * 4
+    writers = [actor("count", database_url, f"id{number}", "1") for number in range(3)]
+    assert [writer.communicate(timeout=60)[0] for writer in writers] == ["1\n"] * 3
 
 
 @pytest.mark.parametrize("seed", range(4))

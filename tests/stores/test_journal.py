@@ -18,7 +18,7 @@ from agent_env.errors import ConcurrentModificationError, InternalError, NotFoun
 from agent_env.stores import Database, Journal, Lease, NewRun, Objects, Resource, UsedDocument, live_objects
 from agent_env.stores.records import OPEN_STATES
 
-KEPT_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+KEPT_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
 
 
 async def started(journal: Journal, run_id: str = "run-1", **fields: object) -> Lease:
@@ -369,10 +369,12 @@ def test_the_first_page_of_many_runs_is_read_from_an_index(sqlite: Database) -> 
     sqlite.write(lambda tx: tx.executemany(insert, rows))
     journal.list_runs(limit=1)
     for filters in ({}, {"task": "t3"}, {"status": "completed"}, {"before": "run-010000"}, {"task": "t3", "before": "run-010000"}):
-        began = time.perf_counter()
-        page = journal.list_runs(limit=50, **filters)  # type: ignore[arg-type]
-        assert len(page) == 50
-        assert time.perf_counter() - began < 0.05, filters
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            assert len(journal.list_runs(limit=50, **filters)) == 50  # type: ignore[arg-type]
+            times.append(time.perf_counter() - began)
+        assert min(times) < 0.05, filters
     reader = sqlite._readers[0].connection  # type: ignore[attr-defined]
     asked: list[str] = []
     reader.set_trace_callback(asked.append)
@@ -394,14 +396,14 @@ def test_a_step_with_2000_keys_costs_in_proportion_to_itself_and_not_to_the_run(
         lease = await started(journal)
         times = []
         for number in range(1, 61):
-            began = time.perf_counter()
+            began = time.process_time()
             attempt = await journal.start_attempt(lease, "a", number=number)
             await journal.finish_attempt(lease, attempt, state="succeeded", updates=keys)
-            times.append(time.perf_counter() - began)
-        return sorted(times[:15])[7], sorted(times[-15:])[7]
+            times.append(time.process_time() - began)
+        return min(times[:20]), min(times[-20:])
 
     early, late = asyncio.run(live())
-    assert late < early * 2 + 0.005
+    assert late < early * 2
 
 
 EVENTS = """

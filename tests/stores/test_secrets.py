@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_env.errors import AgentEnvError, ConfigError, NotFoundError, StorageError, UsageError
@@ -214,6 +214,7 @@ def shared_key(tmp_path_factory: pytest.TempPathFactory) -> InstallationKey:
     return InstallationKey(tmp_path_factory.mktemp("key"))
 
 
+@settings(deadline=None)
 @given(one=st.tuples(st.text("ab:1"), st.text("ab:1")), two=st.tuples(st.text("ab:1"), st.text("ab:1")))
 def test_no_two_names_share_a_derived_credential(shared_key: InstallationKey, one: tuple[str, str], two: tuple[str, str]) -> None:
     key = shared_key
