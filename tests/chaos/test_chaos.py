@@ -1,0 +1,18 @@
+"""A seeded sample of what `make chaos` does at length."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.chaos.__main__ import cases
+
+
+@pytest.mark.parametrize(("kind", "kills"), [("sqlite", 6), ("postgres", 4)])
+@pytest.mark.timeout(300)
+def test_d1_f1_killed_runs_go_on_to_the_same_end_and_leave_nothing(kind, kills):
+    first = secrets.randbelow(1_000_000)
+    print(f"first seed {first}: python -m tests.chaos --database {kind} --seed N")
+    for case in cases(kind, kills=kills, first_seed=first):
+        assert not case.wrong, f"python -m tests.chaos --database {kind} --seed {case.seed}"
