@@ -148,9 +148,9 @@ def test_what_names_the_files_is_the_override_then_the_manifest_then_the_seed_th
 
 def test_a_manifest_may_lie_in_metadata_and_an_empty_one_fails(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
-        await run.sh("mkdir -p /app/out && echo 1 > /app/out/x && echo 2 > /tmp/y && echo 3 > /work/y")
+        await run.sh("mkdir -p /app/out && echo 1 > /app/out/x && echo 2 > /tmp/y && echo 3 > /data/y")
         run.context["metadata"]["structured_outputs"] = {
-            "ask": {"artifacts": ["/app/out/x", "/tmp/y", "/work/y"]},
+            "ask": {"artifacts": ["/app/out/x", "/tmp/y", "/data/y"]},
             "none": {"artifacts": {}},
         }
         await collect(run, manifest_step_id="ask")

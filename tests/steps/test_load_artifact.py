@@ -43,12 +43,12 @@ def test_several_artifacts_of_fixed_versions_are_written_in_order_and_the_later_
         run.artifacts.put_file("one", b"old", filename="x.txt")
         run.artifacts.put_file("one", b"new", filename="x.txt")
         run.artifacts.put_universe("two", {"x.txt": b"two", "y.txt": b"y"})
-        await run.do({"type": "load_artifact", "artifacts": [{"id": "one"}, {"id": "two"}], "destination_path": "/work/in/"})
-        assert await run.sh("cat /work/in/x.txt /work/in/y.txt") == "twoy"
-        await run.do({"type": "load_artifact", "artifacts": [{"id": "two"}, {"id": "one", "version": 1}], "destination_path": "/work/in"})
-        assert await run.sh("cat /work/in/x.txt") == "old"
+        await run.do({"type": "load_artifact", "artifacts": [{"id": "one"}, {"id": "two"}], "destination_path": "/data/in/"})
+        assert await run.sh("cat /data/in/x.txt /data/in/y.txt") == "twoy"
+        await run.do({"type": "load_artifact", "artifacts": [{"id": "two"}, {"id": "one", "version": 1}], "destination_path": "/data/in"})
+        assert await run.sh("cat /data/in/x.txt") == "old"
         assert [(record["id"], record["version"]) for record in loaded(run)] == [("one", 2), ("two", 1), ("two", 1), ("one", 1)]
-        assert loaded(run)[0]["destination_path"] == "/work/in"
+        assert loaded(run)[0]["destination_path"] == "/data/in"
 
     bench(body)
 
@@ -60,14 +60,14 @@ def test_fi10_large_odd_and_executable_files_arrive_whole(bench: Bench) -> None:
         program.chmod(0o755)
         blob = os.urandom(20 * 1024 * 1024 + 1)
         run.artifacts.put_universe("odd", {"big": blob, "empty": b"", "a b/ü\n-rf": b"x", "tool": program, "$(id)": b"y"})
-        await run.do({"type": "load_artifact", "artifact_id": "odd", "destination_path": "/work"})
+        await run.do({"type": "load_artifact", "artifact_id": "odd", "destination_path": "/data"})
         place = await run.box()
-        found = await place.stat([PurePosixPath("/work/big"), PurePosixPath("/work/empty")], digest=True)
-        big = found[PurePosixPath("/work/big")]
+        found = await place.stat([PurePosixPath("/data/big"), PurePosixPath("/data/empty")], digest=True)
+        big = found[PurePosixPath("/data/big")]
         assert isinstance(big, Entry)
         assert big.sha256 == hashlib.sha256(blob).hexdigest()
-        assert await place.read(PurePosixPath("/work/a b/ü\n-rf")) == b"x"
-        assert await run.sh("/work/tool; cat '/work/$(id)'") == "ran\ny"
+        assert await place.read(PurePosixPath("/data/a b/ü\n-rf")) == b"x"
+        assert await run.sh("/data/tool; cat '/data/$(id)'") == "ran\ny"
 
     bench(body)
 
@@ -75,8 +75,8 @@ def test_fi10_large_odd_and_executable_files_arrive_whole(bench: Bench) -> None:
 def test_fi01_files_and_the_parents_made_for_them_belong_to_the_places_user_or_to_owner(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
         run.artifacts.put_universe("f", {"d/x": b"1"})
-        await run.do({"type": "load_artifact", "artifact_id": "f", "destination_path": "/work/new"})
-        assert await run.sh("stat -c %u:%g /work/new /work/new/d /work/new/d/x") == "0:0\n" * 3
+        await run.do({"type": "load_artifact", "artifact_id": "f", "destination_path": "/data/new"})
+        assert await run.sh("stat -c %u:%g /data/new /data/new/d /data/new/d/x") == "0:0\n" * 3
 
     bench(body)
 
@@ -107,8 +107,8 @@ def test_b5_a_payload_that_leads_outside_is_refused_and_writes_nothing(bench: Be
         run.artifacts.put_environment("seed", "mail", packed.getvalue(), filename="seed.zip")
         run.artifacts.put_file("fine", b"x", filename="fine")
         with pytest.raises(ProblemsError, match="leads outside"):
-            await run.do({"type": "load_artifact", "artifacts": [{"id": "fine"}, {"id": "seed"}], "destination_path": "/work/p"})
-        assert await run.sh("ls /work") == ""
+            await run.do({"type": "load_artifact", "artifacts": [{"id": "fine"}, {"id": "seed"}], "destination_path": "/data/p"})
+        assert await run.sh("ls /data") == ""
 
     bench(body)
 
@@ -140,9 +140,9 @@ def test_step_params_replace_what_is_loaded_and_are_checked_like_the_step(bench:
     async def body(run: BenchRun) -> None:
         run.artifacts.put_file("one", b"1", filename="one")
         run.artifacts.put_file("two", b"2", filename="two")
-        run.step_params = {"artifacts": [{"id": "two"}], "destination_path": "/work/over"}
+        run.step_params = {"artifacts": [{"id": "two"}], "destination_path": "/data/over"}
         await run.do({"type": "load_artifact", "artifact_id": "one"})
-        assert await run.sh("ls /work/over") == "two\n"
+        assert await run.sh("ls /data/over") == "two\n"
         run.step_params = {"destination_path": "relative"}
         with pytest.raises(ProblemsError, match="absolute path"):
             await run.do({"type": "load_artifact", "artifact_id": "one"})
