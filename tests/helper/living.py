@@ -68,7 +68,8 @@ def launch_anywhere(config: HelperConfig, *, prefix: Sequence[str] = ()) -> Livi
 
 def end(living: Living) -> None:
     if living.process.poll() is None:
-        living.process.send_signal(signal.SIGTERM)
+        # `unshare` takes no notice of SIGTERM while it waits; its death is its child's
+        living.process.send_signal(signal.SIGKILL if "unshare" in living.process.args else signal.SIGTERM)
         try:
             living.process.wait(10)
         except subprocess.TimeoutExpired:

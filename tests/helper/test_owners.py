@@ -1,0 +1,270 @@
+"""Who may speak to a helper, what a later owner finds, and when a place ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_env.errors import DeadlineError, SandboxUnavailableError, SupersededError
+from agent_env.places import Command, Ending, Place
+from agent_env.places.helper import HelperConfig
+from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
+from tests.helper.test_commands import AS_INIT, content, sh, until_gone
+
+
+async def test_a_helper_place_is_a_place() -> None:
+    async with helper() as (_, place):
+        assert isinstance(place, Place)
+        assert (place.id, place.kind, dict(place.labels)) == ("test", "machine", {"a": "b"})
+
+
+async def test_d3_an_older_epoch_is_refused_and_its_connection_is_cut_when_a_newer_one_arrives() -> None:
+    async with helper() as (living, old):
+        running = asyncio.ensure_future(old.run(Command(["sleep", "30"])))
+        streaming = await old.start(Command(["sleep", "30"]))
+        new = await living.connect(epoch=2)
+        with pytest.raises(SupersededError, match="later owner"):
+            await running
+        with pytest.raises(SupersededError):
+            await streaming.wait()
+        for call in (old.run(Command(["true"])), old.ledger(), old.stop_attempt("a"), old.remove([])):
+            if call.__name__ == "remove":
+                await call  # nothing asked, nothing refused
+                continue
+            with pytest.raises(SupersededError):
+                await call
+        with pytest.raises(SupersededError, match="epoch 2"):
+            await living.connect(epoch=1)
+        assert (await new.run(Command(["true"]))).ok
+        again = await living.connect(epoch=2)
+        assert (await new.run(Command(["true"]))).ok
+        await again.aclose()
+        await new.aclose()
+
+
+async def test_d3_a_configured_epoch_is_the_least_that_is_heard() -> None:
+    living = launch_anywhere(HelperConfig(token=TOKEN, epoch=5, env=ENV))
+    try:
+        with pytest.raises(SupersededError):
+            await living.connect(epoch=4)
+        await (await living.connect(epoch=5)).aclose()
+    finally:
+        end(living)
+
+
+async def test_a_wrong_token_is_refused() -> None:
+    async with helper() as (living, place):
+        for token in ("x", TOKEN[:-1], TOKEN + "0", TOKEN[:-1] + "z"):
+            with pytest.raises(SandboxUnavailableError, match="token"):
+                await living.connect(token=token)
+        assert (await place.run(Command(["true"]))).ok
+
+
+async def test_ex08_a_place_that_dies_is_told_as_lost_and_later_as_unavailable() -> None:
+    async with helper(prefix=UNSHARE) as (living, place):
+        running = asyncio.ensure_future(place.run(sh("echo start; sleep 30; echo end")))
+        process = await place.start(sh("echo up; sleep 30"))
+        assert await anext(process.output()) == (1, b"up\n")
+        await place.ping()
+        living.process.kill()
+        done = await running
+        assert (done.ending, done.exit_code, done.stdout) == (Ending.LOST, None, b"start\n")
+        assert done.detail
+        assert (await process.wait()).ending is Ending.LOST
+        with pytest.raises(SandboxUnavailableError):
+            await place.run(Command(["true"]))
+        with pytest.raises(SandboxUnavailableError):
+            await living.connect()
+
+
+async def test_f8_a_helper_that_never_answers_is_told_within_two_seconds_of_the_limit() -> None:
+    limits = short(kill_grace_seconds=0.2, connect_seconds=0.5, cleanup_seconds=0.5, transfer_seconds=0.2)
+    async with helper(limits=limits) as (living, place):
+        process = await place.start(sh("echo x; sleep 60"))
+        os.kill(living.process.pid, signal.SIGSTOP)
+        try:
+            waits = [
+                place.run(sh("echo", timeout_seconds=0.2)),
+                place.start(Command(["true"])),
+                place.ledger(),
+                place.stop_attempt("a"),
+                place.read(Path("/etc/passwd")),  # type: ignore[arg-type]
+                place.stat([Path("/")]),  # type: ignore[list-item]
+                place.put([]),
+                living.connect(limits=limits),
+            ]
+            begun = time.monotonic()
+            results = await asyncio.gather(*waits, return_exceptions=True)
+            assert time.monotonic() - begun < 0.5 + 0.2 + 2 + 1
+            assert [type(one) for one in results if one is not None] == [DeadlineError] * (len(waits) - 1)
+            await process.aclose()
+        finally:
+            os.kill(living.process.pid, signal.SIGCONT)
+
+
+OWNER = """
+import asyncio, sys
+sys.path[:0] = sys.argv[1:2]
+from pathlib import Path
+from agent_env.places import Command
+from agent_env.places.helper import connect
+async def main():
+    place = await connect(Path(sys.argv[2]), place_id="x", token=sys.argv[3], epoch=1)
+    for attempt in ("one", "two"):
+        await place.start(Command(["sh", "-c", "setsid sleep 300 & sleep 0.5; echo > $MARK; exec sleep 301"],
+            env={"TAG": sys.argv[4] + attempt, "MARK": sys.argv[2] + attempt}, attempt=attempt))
+    await place.run(Command(["sh", "-c", "exit 7"], attempt="one"))
+    print("up", flush=True)
+    await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+@AS_INIT
+async def test_a14_after_a_kill_of_the_client_the_ledger_answers_and_an_attempt_can_be_stopped(prefix: tuple[str, ...]) -> None:
+    living = launch_anywhere(HelperConfig(token=TOKEN, env=ENV), prefix=prefix)
+    tag = secrets.token_hex(8)
+    try:
+        argv = [sys.executable, "-c", OWNER, str(Path(__file__).parents[2] / "src"), str(living.socket), TOKEN, tag]
+        client = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE)
+        assert client.stdout is not None
+        assert await client.stdout.readline() == b"up\n"
+        client.kill()
+        await client.wait()
+        place = await living.connect(epoch=2)
+        await content_exists(Path(f"{living.socket}one"))
+        entries = await place.ledger_records()
+        running = {(record.entry.attempt, record.entry.argv0) for record in entries if record.entry.running}
+        assert running == {("one", "sh"), ("two", "sh")}
+        assert [(record.entry.attempt, record.exit_code) for record in entries if not record.entry.running] == [("one", 7)]
+        assert await place.stop_attempt("one") == 1
+        assert tagged(f"{tag}one") == []
+        assert len(tagged(f"{tag}two")) == 2
+        assert await place.stop_attempt("one") == 0
+        assert await place.stop_attempt("two") == 1
+        assert tagged(tag) == []
+        assert not [entry for entry in await place.ledger() if entry.running]
+        await place.aclose()
+    finally:
+        end(living)
+
+
+async def content_exists(path: Path) -> None:
+    assert await content(path) == "\n"
+
+
+@AS_INIT
+async def test_the_ttl_ends_the_place_and_can_be_moved(prefix: tuple[str, ...]) -> None:
+    tag = secrets.token_hex(8)
+    living = launch_anywhere(HelperConfig(token=TOKEN, env=ENV, ttl_seconds=60), prefix=prefix)
+    try:
+        place = await living.connect()
+        await place.run(sh("setsid sleep 400 & trap '' TERM; sleep 0 &", env={"TAG": tag}))
+        begun = time.monotonic()
+        await place.set_ttl(0.5)
+        await place.aclose()
+        await asyncio.to_thread(living.process.wait, 5)
+        assert 0.4 < time.monotonic() - begun < 3
+        assert await until_gone(tag) == []
+    finally:
+        end(living)
+
+
+async def test_a_ttl_holds_from_the_start_without_any_client() -> None:
+    living = launch_anywhere(HelperConfig(token=TOKEN, env=ENV, ttl_seconds=0.3))
+    try:
+        assert await asyncio.to_thread(living.process.wait, 5) == 0
+    finally:
+        end(living)
+
+
+@AS_INIT
+async def test_a_shutdown_leaves_nothing_and_is_idempotent(prefix: tuple[str, ...]) -> None:
+    async with helper(prefix=prefix) as (living, place):
+        tag = secrets.token_hex(8)
+        await place.run(sh("for i in 1 2 3; do setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & done", env={"TAG": tag}))
+        assert len(tagged(tag)) >= 3
+        await place.shut_down(grace_seconds=0.2)
+        assert tagged(tag) == []
+        await asyncio.to_thread(living.process.wait, 5)
+        await place.shut_down()
+
+
+async def test_frozen_trees_stand_still_and_thaw() -> None:
+    async with helper() as (living, place):
+        count = living.folder / "count"
+        await place.start(sh(f"while :; do echo x >> {count}; sleep 0.01; done", attempt="agent"))
+        await content(count)
+        assert await place.freeze("agent") >= 1
+        size = count.stat().st_size
+        assert (await place.run(Command(["sleep", "0.2"]))).ok
+        assert count.stat().st_size == size
+        assert await place.thaw("agent") >= 1
+        await place.run(Command(["sleep", "0.2"]))
+        assert count.stat().st_size > size
+        await place.freeze()
+        assert await place.stop_attempt("agent") == 1
+
+
+async def test_a_frozen_tree_dies_at_its_deadline_without_waking() -> None:
+    async with helper() as (living, place):
+        tag = secrets.token_hex(8)
+        process = await place.start(sh("trap 'echo woke' TERM; echo up; while :; do sleep 0.01; done", env={"TAG": tag}, timeout_seconds=1))
+        assert await anext(process.output()) == (1, b"up\n")
+        await place.freeze()
+        done = await process.wait()
+        assert (done.ending, done.stdout) == (Ending.TIMED_OUT, b"")
+        assert tagged(tag) == []
+
+
+async def test_commands_of_a_client_that_left_end_at_their_deadline() -> None:
+    async with helper() as (living, _):
+        tag = secrets.token_hex(8)
+        leaving = await living.connect()
+        process = await leaving.start(sh("echo up; yes", env={"TAG": tag}, timeout_seconds=1, kill_grace_seconds=0.1))
+        assert await anext(process.output()) == (1, b"up\n")
+        await leaving.aclose()
+        assert tagged(tag)
+        assert await until_gone(tag, 5) == []
+
+
+async def test_a_socket_path_may_be_long(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 120) / ("e" * 120)
+    folder.mkdir(parents=True)
+    here = os.open(".", os.O_PATH)
+    os.chdir(folder)
+    try:
+        living = launch(Path(), HelperConfig(token=TOKEN, env=ENV))
+    finally:
+        os.fchdir(here)
+        os.close(here)
+    living.folder = folder
+    try:
+        place = await living.connect()
+        assert (await place.run(Command(["true"]))).ok
+        await place.aclose()
+    finally:
+        end(living)
+
+
+async def test_an_entrypoint_runs_as_a_child_and_its_end_is_the_places_end() -> None:
+    config = HelperConfig(token=TOKEN, env={**ENV, "GREETING": "hello"}, entrypoint=["sh", "-c", "trap 'exit 5' TERM; echo $GREETING > $OUT; while :; do sleep 0.05; done"])
+    living = launch_anywhere(HelperConfig(token=TOKEN, env={**config.env, "OUT": "/dev/null"}, entrypoint=config.entrypoint))
+    try:
+        place = await living.connect()
+        assert [(entry.argv0, entry.running) for entry in await place.ledger()] == [("sh", True)]
+        assert (await place.run(Command(["true"]))).ok
+        await place.run(sh("sleep 0.2"))
+        living.process.terminate()
+        assert await asyncio.to_thread(living.process.wait, 5) == 5
+        await place.aclose()
+    finally:
+        end(living)
