@@ -107,7 +107,7 @@ def test_the_longest_declared_id_can_still_be_derived_from() -> None:
 
 def test_a_folder_below_home_is_named_from_home_and_another_from_the_root() -> None:
     home = Path("/home/ada")
-    assert local_id_root(Path("/home/ada/work/mail"), home) == "@local/~/work/mail"
+    assert local_id_root(Path("/home/ada/jobs/mail"), home) == "@local/~/jobs/mail"
     assert local_id_root(Path("/srv/mail"), home) == "@local/srv/mail"
     assert local_id_root(Path("/home/adam/x"), home) == "@local/home/adam/x"
     assert local_id_root(home, home) == "@local/home/ada"

@@ -71,7 +71,7 @@ def _unzip(payload: bytes, source: str, limit_bytes: int) -> tuple[dict[PurePosi
             if path in found:
                 raise _refused(source, member.filename, "is there twice")
             found[path] = content
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, OSError, EOFError, ValueError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         raise _refused(source, None, f"is a damaged zip archive: {type(error).__name__}") from error
     return found, data
 
