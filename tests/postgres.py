@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 import pwd
 import secrets
@@ -93,13 +92,13 @@ def stop_server(binaries: Path, folder: Path) -> None:
 
 
 def run(folder: Path, argv: list[str | Path]) -> None:
-    user = SERVER_USER if os.getuid() == 0 else getpass.getuser()
+    user = SERVER_USER if os.getuid() == 0 else None
     done = subprocess.run(
         argv,
         cwd=folder,
-        user=user if os.getuid() == 0 else None,
-        group=user if os.getuid() == 0 else None,
-        extra_groups=[] if os.getuid() == 0 else None,
+        user=user,
+        group=user,
+        extra_groups=[] if user else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # a pipe would be inherited by the server and never end
         stderr=subprocess.DEVNULL,

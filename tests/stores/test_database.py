@@ -306,6 +306,33 @@ def test_d05_a_full_disk_fails_the_write_keeps_what_was_and_works_again(tmp_path
         assert [len(attempt.updates[0][2]) for attempt in finished] == [200_000] * done + [5]
 
 
+FILE_LIMIT = """
+import resource, signal, sys
+from agent_env.errors import StorageError
+from agent_env.stores import Database, Documents
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with Database.open(sys.argv[1]) as db:
+    documents = Documents(db)
+    documents.put('tasks', 'before', 'task', {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+    try:
+        documents.put('tasks', 'large', 'task', {'x': 'y' * 3_000_000})
+    except StorageError as error:
+        print(error.code, error.concerns == sys.argv[1].removeprefix('sqlite:///'))
+    documents.put('tasks', 'small', 'task', {})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    documents.put('tasks', 'large', 'task', {'x': 'y' * 3_000_000})
+    print(documents.ids('tasks'))
+"""
+
+
+def test_d05_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FILE_LIMIT, f"sqlite:///{tmp_path / 'x.db'}"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "storage True\n['before', 'large', 'small']\n"
+
+
 def test_d05_one_write_that_is_too_large_spares_the_small_ones_that_share_its_commit(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     with small_disk(disk, 4), Database.open(f"sqlite:///{disk / 'x.db'}") as db:
