@@ -14,7 +14,9 @@ import pytest
 from agent_env.cli.copying import Remote, side
 from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import graded
-from tests.cli.test_run import PATIENCE, sandboxes
+from tests.cli.test_run import sandboxes
+
+PATIENCE = 15
 
 
 @pytest.fixture
@@ -115,6 +117,7 @@ def test_shell_has_a_real_terminal_with_the_size_of_ours(cli: Cli, kept: str) ->
                 seen += os.read(leader, 65536)
             except OSError:
                 break
+    process.kill()
     assert process.wait(timeout=PATIENCE) == 3, seen
     assert b"33 77" in seen
     assert b"/dev/pts/" in seen

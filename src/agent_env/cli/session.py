@@ -34,6 +34,10 @@ def configuration() -> Config:
     config = load_config(Path.cwd(), os.environ)
     for said in (*config.warnings, *config.notes):
         note(f"warning: {said}")
+    if config.given("task_steps.impls"):
+        from agent_env.steps.registry import configure
+
+        configure(config.get("task_steps.impls"))
     return config
 
 

@@ -11,15 +11,15 @@ import struct
 import sys
 import termios
 import tty
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING
 
 from agent_env.cli.output import note, write_bytes
 from agent_env.defaults import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
-    from agent_env.places import Command, Completed, Place
+    from agent_env.places import Command, Completed, Place, Process
 
 CHUNK = 65536
 NO_TERMINAL = 97
@@ -82,8 +82,8 @@ async def interactive_shell(place: Place, program: str, user: str | None) -> Com
     env = {"TERM": os.environ.get("TERM", "xterm")}
     try:
         with _raw():
-            command = Command(["python3", "-c", RELAY, program], user=user, env=env, stdin=_frames(), timeout_seconds=_session_seconds())
-            completed = await _pass_through(place, command)
+            command = Command(["python3", "-c", RELAY, program], user=user, env=env, timeout_seconds=_session_seconds())
+            completed = await pass_through(place, command, _frames())
     except LaunchError:
         return await _by_lines(place, program, user)
     if completed.ending is Ending.EXITED and completed.exit_code == NO_TERMINAL:
@@ -91,11 +91,11 @@ async def interactive_shell(place: Place, program: str, user: str | None) -> Com
     return completed
 
 
-async def piped_shell(place: Place, program: str, user: str | None, lines: AsyncIterator[bytes]) -> Completed:
+async def piped_shell(place: Place, program: str, user: str | None, lines: AsyncGenerator[bytes, None]) -> Completed:
     """A shell that reads its commands from a stream."""
     from agent_env.places import Command
 
-    return await _pass_through(place, Command([program], user=user, stdin=lines, timeout_seconds=_session_seconds()))
+    return await pass_through(place, Command([program], user=user, timeout_seconds=_session_seconds()), lines)
 
 
 async def _by_lines(place: Place, program: str, user: str | None) -> Completed:
@@ -103,14 +103,28 @@ async def _by_lines(place: Place, program: str, user: str | None) -> Completed:
     return await piped_shell(place, program, user, standard_input())
 
 
-async def _pass_through(place: Place, command: Command) -> Completed:
+async def pass_through(place: Place, command: Command, typed: AsyncGenerator[bytes, None] | None) -> Completed:
+    """Runs a command with its output passed on as it comes, and `typed` as its input; None is an empty one."""
     process = await place.start(command)
+    feeder = asyncio.ensure_future(_feed(process, typed))
     try:
         async for stream, data in process.output():
             write_bytes(data, to_stderr=stream == 2)
         return await process.wait()
     finally:
+        feeder.cancel()
+        await asyncio.wait([feeder])
+        if not feeder.cancelled():
+            feeder.exception()  # a command that ended without reading everything is no fault
         await process.aclose()
+
+
+async def _feed(process: Process, typed: AsyncGenerator[bytes, None] | None) -> None:
+    if typed is not None:
+        async with aclosing(typed):
+            async for data in typed:
+                await process.write(data)
+    await process.close_stdin()
 
 
 def _session_seconds() -> float:
@@ -174,7 +188,7 @@ def _size() -> bytes:
 def _raw() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
-    tty.setraw(descriptor)
+    tty.setraw(descriptor, termios.TCSADRAIN)  # what was typed ahead is for the shell
     try:
         yield
     finally:

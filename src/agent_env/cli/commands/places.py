@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.frame import Command
-from agent_env.cli.output import json_option, note, write_bytes, write_json
+from agent_env.cli.output import json_option, note, write_json
 from agent_env.cli.session import opened_place, run_async
 from agent_env.errors import TransportLostError, UsageError
 
@@ -47,10 +47,11 @@ def exec_(
         user=user,
         cwd=PurePosixPath(cwd) if cwd else None,
         env=dict(map(_pair, env)),
-        stdin=_standard_input() if interactive else None,
         timeout_seconds=timeout_seconds,
     )
-    completed = run_async(lambda: _execute(rest["run"], command, streamed=not as_json))
+    if as_json and interactive:
+        raise UsageError("--json and --interactive exclude each other")
+    completed = run_async(lambda: _execute(rest["run"], command, streamed=not as_json, interactive=interactive))
     if as_json:
         write_json(_completed_json(completed))
     return _exit_code(completed)
@@ -73,17 +74,13 @@ def shell(run: str, user: str | None, program: str) -> int:
     return _exit_code(run_async(work))
 
 
-async def _execute(run: str, command: PlaceCommand, *, streamed: bool) -> Completed:
+async def _execute(run: str, command: PlaceCommand, *, streamed: bool, interactive: bool) -> Completed:
     async with opened_place(run) as place:
         if not streamed:
             return await place.run(command)
-        process = await place.start(command)
-        try:
-            async for stream, data in process.output():
-                write_bytes(data, to_stderr=stream == 2)
-            return await process.wait()
-        finally:
-            await process.aclose()
+        from agent_env.cli.terminal import pass_through
+
+        return await pass_through(place, command, _standard_input() if interactive else None)
 
 
 def _standard_input() -> Any:
