@@ -6,17 +6,34 @@ import asyncio
 import json
 import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from agent_env.bundles import BundleRun, BundleRunRequest, TaskRun, WorkItem, Written, find_bundle, new_bundle, run_bundle, run_report
+from agent_env.artifacts import Artifacts
+from agent_env.bundles import (
+    BundleRun,
+    BundleRunRequest,
+    TaskRun,
+    WorkItem,
+    Written,
+    dry_run,
+    find_bundle,
+    new_bundle,
+    run_bundle,
+    run_report,
+)
 from agent_env.bundles.report import is_acceptable, run_line, summary_lines
 from agent_env.config import Config, load_config
 from agent_env.engine import Engine, Event
 from agent_env.engine.opening import open_engine
+from agent_env.engine.options import Stores
+from agent_env.stores.opening import open_memory
 from tests.bundles.building import BOX, GOOD, write
 
 T = TypeVar("T")
@@ -224,3 +241,62 @@ def test_a_default_sandbox_of_the_bundle_fills_what_steps_leave_open_tp02(tmp_pa
     assert by_task["tasks/good.json"].status == "completed"
     assert by_task["tasks/hello.json"].status == "failed"
     assert "nowhere" in str(by_task["tasks/hello.json"].error)
+
+
+CALL = """
+import asyncio, os, sys
+from pathlib import Path
+from agent_env.bundles import BundleRunRequest, run_bundle
+from agent_env.config import load_config
+from agent_env.engine.opening import open_engine
+from tests.bundles.test_running import Recording
+
+class Telling(Recording):
+    def on_outcome(self, run):
+        print(run.outcome.run_id, run.outcome.status, flush=True)
+
+async def main():
+    config = load_config(Path(sys.argv[2]), os.environ)
+    async with open_engine(config) as engine:
+        await run_bundle(BundleRunRequest(sys.argv[1], concurrency=2), engine, config=config, observer=Telling())
+
+asyncio.run(main())
+"""
+
+
+def test_f15_a_killed_call_is_resumed_in_another_process(tmp_path: Path, config: Config, home: Path) -> None:
+    slow = [
+        *REFERENCE_HELLO[:2],
+        {**REFERENCE_HELLO[2], "criteria": [{"type": "bash_cmd_succeeds", "criterion": "x", "bash_cmd": "sleep 0.2"}]},
+    ]
+    root = write(tmp_path / "many", {**HELLO, **{f"tasks/t{number}.json": slow for number in range(6)}})
+    argv = [sys.executable, "-c", CALL, str(root), str(home)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        assert process.stdout is not None
+        finished = [process.stdout.readline().split()[0] for _ in range(3)]
+        process.kill()
+    observer = Recording()
+    call = run(config, root, observer, resume=True)
+    assert call.passed, [task.outcome.error for task in call.runs]
+    assert len(call.runs) == 7
+    assert set(finished) <= {task.outcome.run_id for task in call.runs if task.reused}
+    assert not set(finished) & set(observer.started)
+
+
+def test_a_dry_run_of_many_tasks_is_cheap(tmp_path: Path, config: Config) -> None:
+    tasks = {f"tasks/t{number}.json": [*REFERENCE_HELLO[:2], {**REFERENCE_HELLO[2], "verifier_id": f"v{number}"}] for number in range(500)}
+    root = write(tmp_path / "many", {**HELLO, **tasks})
+
+    def seconds(only: str | None) -> float:
+        with open_memory(config) as memory:
+            stores = Stores(
+                memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, Artifacts(memory.documents, memory.objects)
+            )
+            start = time.process_time()
+            dry = dry_run(BundleRunRequest(root, tasks=[only] if only else ()), stores)
+            assert dry.runs == (1 if only else 501)
+            return time.process_time() - start
+
+    seconds("hello")
+    each = min(seconds(None) for _ in range(3)) / 501
+    assert each < 0.0015, f"{each * 1000:.2f} ms a task"
