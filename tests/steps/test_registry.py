@@ -9,10 +9,10 @@ from typing import ClassVar
 import pytest
 
 from agent_env.errors import ConfigError, NotFoundError, ProblemsError, UnsupportedError
-from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step
+from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step, step_class
 from agent_env.steps.contract import StepResult
 from agent_env.steps.reference import step_reference
-from agent_env.steps.registry import BUILT, KNOWN_TYPES, WAITING, EntryPoint
+from agent_env.steps.registry import BUILT, KNOWN_TYPES, WAITING, EntryPoint, configure, use
 
 
 class Shout(Step, type="shout"):
@@ -124,6 +124,18 @@ def test_a_configured_class_may_take_a_plugins_name_and_that_is_noted() -> None:
     registry = Registry([f"{HERE}:Shout"], entry_points=[point("shout", Whisper, "other:Whisper")])
     assert registry.step_class("shout").__name__ == "Shout"
     assert "replaces plug-in other:Whisper" in registry.notes[0]
+
+
+def test_what_the_configuration_adds_holds_for_the_whole_process() -> None:
+    try:
+        configure([f"{HERE}:Shout"])
+        assert step_class("shout").__name__ == "Shout"
+        configure(None)
+        assert step_class("shout").__name__ == "Shout"
+    finally:
+        use(None)
+    with pytest.raises(NotFoundError):
+        step_class("shout")
 
 
 def test_a_step_of_a_plugin_is_read_like_any_other() -> None:

@@ -13,6 +13,7 @@ from agent_env.engine.options import Stores
 from agent_env.engine.teardown import DEFAULT_PROVIDER
 from agent_env.redaction import Redactor
 from agent_env.sandboxes import provider
+from agent_env.steps.registry import configure
 from agent_env.stores.opening import open_memory
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ async def open_engine(config: Config) -> AsyncIterator[Engine]:
     """
     if config.sandbox.unsafe_host and config.sandbox.default == DEFAULT_PROVIDER:
         config = replace(config, sandbox=replace(config.sandbox, default=UNSAFE_HOST))
+    configure(config.get("task_steps.impls"))
     redactor = Redactor()
     with open_memory(config, seen=redactor.add) as memory:
         artifacts = Artifacts(memory.documents, memory.objects)

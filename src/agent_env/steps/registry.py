@@ -241,6 +241,12 @@ def use(registry: Registry | None) -> None:
     _CURRENT[:] = [] if registry is None else [registry]
 
 
+def configure(impls: object) -> None:
+    """Adds the configuration's `[task_steps] impls` to this process's types; nothing to add changes nothing. Raises as `Registry`."""
+    if impls:
+        use(Registry(impls))
+
+
 def _impl_list(impls: object) -> Sequence[str]:
     if isinstance(impls, list | tuple) and all(isinstance(impl, str) for impl in impls):
         return impls
