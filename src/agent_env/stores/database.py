@@ -259,8 +259,8 @@ class _Writer:
         try:
             self._transaction(jobs)
         except _CommitError as error:
-            if not (self._backend.commit_fails_cleanly and len(jobs) > 1):
-                raise error.cause from error
+            if len(jobs) == 1:
+                raise error.cause from error.cause.__cause__
             self._give_up()
             self._each_alone(jobs)
         except AbortedError:
@@ -280,8 +280,8 @@ class _Writer:
                 session.execute("ROLLBACK TO SAVEPOINT waiting")
             session.execute("RELEASE SAVEPOINT waiting")
         try:
-            session.commit()
-        except StorageError as error:
+            self._commit(session)
+        except AbortedError as error:
             raise _CommitError(error) from error
 
     def _each_alone(self, jobs: list[_Job[Any]]) -> None:
@@ -299,9 +299,22 @@ class _Writer:
     def _alone(self, job: _Job[Any]) -> None:
         session = self._begin()
         if job.run(session):
-            session.commit()
+            self._commit(session)
         else:
             session.rollback()
+
+    def _commit(self, session: Session) -> None:
+        """Commits. A server may have committed although its answer was lost, and then nothing may be run again."""
+        try:
+            session.commit()
+        except AbortedError as error:
+            if self._backend.commit_fails_cleanly:
+                raise
+            raise StorageError(
+                f"whether a write to {self._backend.name} was committed is not known: {error.message}",
+                concerns=self._backend.name,
+                hint="resume the run: it reads what was stored",
+            ) from error
 
     def _next(self, ends: float) -> _Job[Any] | None:
         if self._stopping or self._clock.monotonic() >= ends:
@@ -335,8 +348,8 @@ class _Writer:
 
 
 class _CommitError(Exception):
-    """A commit failed; `cause` says how."""
+    """A commit failed and changed nothing; `cause` says how."""
 
-    def __init__(self, cause: StorageError) -> None:
+    def __init__(self, cause: AbortedError) -> None:
         super().__init__(str(cause))
         self.cause = cause
