@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 AGENT_ENV = Path(sys.executable).with_name("agent-env")
-LONGEST = 60
+LONGEST = 100
 
 
 @dataclass(frozen=True)

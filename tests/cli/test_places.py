@@ -16,7 +16,7 @@ from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import graded
 from tests.cli.test_run import sandboxes
 
-PATIENCE = 15
+PATIENCE = 60
 
 
 @pytest.fixture

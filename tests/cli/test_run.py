@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import BOX, FAILING, PASSING, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
 
-PATIENCE = 40
+PATIENCE = 80
 
 
 def wait_for_line(process: subprocess.Popen[bytes], text: str) -> None:

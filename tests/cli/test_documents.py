@@ -1,0 +1,166 @@
+"""`agent-env task`, `artifact` and `bundle`: storing, checking, listing, removing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.tasks import BOX, PASSING, SCORED_ZERO, bundle, graded, shell
+
+
+def test_task_is_created_fetched_validated_listed_and_removed(cli: Cli) -> None:
+    file = cli.write("t.json", PASSING)
+    assert cli("task", "create", file, "--id", "my task", "--json").json["version"] == 1
+    assert cli("task", "create", file, "--id", "my task").out == "my task: v2\n"
+    assert cli("task", "get", "--id", "my task").json == PASSING
+    assert cli("task", "validate", "--id", "my task", "--version", "1").out == "my task v1: 2 steps; no problems found\n"
+    assert [item["id"] for item in cli("task", "list", "--json").json["tasks"]] == ["my task"]
+    assert "my task" in cli("task", "list").out
+    assert cli("task", "rm", "my task").code == 0
+    assert cli("task", "get", "--id", "my task").code == 2
+
+
+REFUSED: list[tuple[str, object, list[str]]] = [
+    ("no list", {"id": "a"}, ["JSON list of steps"]),
+    ("unknown type", [{"id": "a", "type": "nope"}], ["nope"]),
+    ("known type of a later part", [{"id": "a", "type": "deploy_env"}], ["deploy_env"]),
+    ("several", [{"id": "a", "type": "nope"}, {"id": "b", "type": "deploy_sandbox"}], ["nope", "sandbox_name", "sandbox_mode"]),
+    ("same id", [BOX, BOX], ["box"]),
+]
+
+
+@pytest.mark.parametrize(("steps", "said"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED])
+def test_task_create_refuses_with_all_problems_and_saves_nothing(cli: Cli, steps: object, said: list[str]) -> None:
+    answer = cli("task", "create", cli.write("t.json", json.dumps(steps)), "--id", "t")
+    assert answer.code == 2
+    for words in said:
+        assert words in answer.err
+    assert "t.json" in answer.err
+    assert "Traceback" not in answer.all
+    assert cli("task", "list", "--json").json == {"tasks": []}
+
+
+def test_task_create_skips_validation_only_when_asked(cli: Cli) -> None:
+    file = cli.write("t.json", [BOX, {**shell("true"), "sandbox_name": "other"}])
+    refused = cli("task", "create", file, "--id", "t")
+    assert refused.code == 2
+    assert "--skip-validation" in refused.err
+    assert cli("task", "create", file, "--id", "t", "--skip-validation").code == 0
+    assert cli("task", "validate", "--id", "t").code == 2
+
+
+def test_task_run_writes_a_context_for_each_run_under_the_tasks_stem(cli: Cli) -> None:
+    assert cli("task", "create", cli.write("t.json", PASSING), "--id", "my task").code == 0
+    answer = cli("task", "run", "--id", "my task", "--k", "2", "--output-dir", "out", "--agent-model", "p/m", "--json")
+    assert answer.code == 0, answer.err
+    assert len(answer.json["runs"]) == 2
+    contexts = [path for path in (cli.cwd / "out").iterdir() if path.name != "results.json"]
+    assert len(contexts) == 2
+    for path in contexts:
+        context = json.loads(path.read_text())
+        assert context["metadata"]["verifications"]["check"]["score"] == 1.0
+        assert context["agent_model"] == "p/m"
+        assert len(path.stem.rpartition("_")[2]) == 8
+    instance = contexts and json.loads(contexts[0].read_text())["instance_id"]
+    told = cli("task", "get-instance", "--id", instance)
+    assert told.code == 0, told.err
+    assert "Context: {" in told.out
+    assert cli("task", "get-instance", "--id", instance, "--json").json["context"]["instance_id"] == instance
+
+
+def test_task_run_exit_code_is_1_when_the_mark_is_missed(cli: Cli) -> None:
+    assert cli("task", "create", cli.write("t.json", SCORED_ZERO), "--id", "t").code == 0
+    assert cli("task", "run", "--id", "t", "--output-dir", "out", "-q").code == 0
+    assert cli("task", "run", "--id", "t", "--output-dir", "out", "-q", "--fail-under", "1").code == 1
+
+
+def test_tp11_run_batch_makes_a_run_of_each_row_and_empty_cells_are_absent(cli: Cli) -> None:
+    assert cli("task", "create", cli.write("t.json", graded('test "<word>" = good')), "--id", "t").code == 0
+    seeds = cli.write("seeds.csv", "\ufeffname,word,other\nyes,good,\nno,bad,x\n,,\n")
+    answer = cli("task", "run-batch", "--id", "t", "--seeds", seeds, "--output-dir", "out", "--json")
+    assert answer.code == 0, answer.err
+    assert {run["task"]: run["scores"]["check"] for run in answer.json["runs"]} == {"t [yes]": 1.0, "t [no]": 0.0}
+    shown = {run["task"]: cli("runs", "show", run["run_id"], "--json").json["seed"] for run in answer.json["runs"]}
+    assert shown["t [yes]"] == {"name": "yes", "word": "good"}
+    assert {path.name.rpartition("_")[0] for path in (cli.cwd / "out").glob("t-*.json")} == {"t-seed0", "t-seed1"}
+
+
+@pytest.mark.parametrize("text", ["", "a,a\n1,2\n", "a\n1,2\n", "a\n", 'a\n"open\n'])
+def test_seeds_that_are_no_table_are_refused_with_the_file_named(cli: Cli, text: str) -> None:
+    assert cli("task", "create", cli.write("t.json", PASSING), "--id", "t").code == 0
+    answer = cli("task", "run-batch", "--id", "t", "--seeds", cli.write("seeds.csv", text), "--output-dir", "out")
+    assert answer.code == 2
+    assert "seeds.csv" in answer.err
+
+
+def test_context_json_of_another_shape_is_refused_with_file_and_path(cli: Cli) -> None:
+    assert cli("task", "create", cli.write("t.json", PASSING), "--id", "t").code == 0
+    broken = cli.write("c.json", {"deployed_sandboxes": [{"sandbox_name": "a"}], "metadata": []})
+    answer = cli("task", "run", "--id", "t", "--context-json", broken, "--output-dir", "out")
+    assert answer.code == 2
+    assert "c.json" in answer.err
+    assert "sandbox_id" in answer.err
+    assert "metadata" in answer.err
+
+
+def test_artifact_file_and_folder_are_stored_fetched_listed_and_removed(cli: Cli) -> None:
+    file = cli.write("greeting.txt", "hello\n")
+    folder = cli.write("tree/sub/a.sh", "#!/bin/sh\n").parents[1]
+    (folder / "sub/a.sh").chmod(0o755)
+    assert cli("artifact", "put", file, "--id", "one").out == "one: v1 (file)\n"
+    assert cli("artifact", "put", folder, "--id", "many", "--json").json["type"] == "file_artifact_universe"
+    assert [entry["path"] for entry in cli("artifact", "get", "many", "--json").json["files"]] == ["sub/a.sh"]
+    assert cli("artifact", "get", "many", "--output", "back").code == 0
+    assert (cli.cwd / "back/sub/a.sh").stat().st_mode & 0o111
+    assert {item["id"] for item in cli("artifact", "list", "--json").json["artifacts"]} == {"one", "many"}
+    assert [item["id"] for item in cli("artifact", "list", "--json", "--contains", "ON").json["artifacts"]] == ["one"]
+    near = cli("artifact", "get", "mny")
+    assert near.code == 2
+    assert "many" in near.err
+    assert cli("artifact", "rm", "one", "many").code == 0
+    assert cli("artifact", "list", "--json").json == {"artifacts": []}
+
+
+def test_artifact_mistakes_are_one_line(cli: Cli) -> None:
+    assert cli("artifact", "put", "gone", "--id", "x").code == 2
+    folder = cli.write("tree/a", "x").parent
+    assert cli("artifact", "put", folder, "--id", "x", "--type", "file").code == 2
+    assert "--entrypoint" in cli("artifact", "put", folder, "--id", "x", "--type", "cli").err
+
+
+def test_bundle_new_is_checked_shown_and_runs_to_a_score_of_one(cli: Cli) -> None:
+    made = cli("bundle", "new", "first")
+    assert made.code == 0, made.err
+    assert "agent-env run" in made.err
+    checked = cli("bundle", "check", "first")
+    assert checked.code == 0, checked.err
+    assert "no problems" in checked.out
+    shown = cli("bundle", "show", "first", "--json").json
+    assert {entry["kind"] for entry in shown["entries"]} >= {"task", "artifact"}
+    assert cli("run", "first", "--json").json["passed"] is True
+    again = cli("bundle", "new", "first")
+    assert again.code == 2
+    assert "not empty" in again.err
+
+
+def test_bundle_check_tells_all_problems_and_runs_nothing(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=[{"id": "a", "type": "nope"}], b=[{"id": "a", "type": "deploy_sandbox"}])
+    answer = cli("bundle", "check", folder, "--json")
+    assert answer.code == 2
+    assert len(answer.json["error"]["problems"]) >= 3
+    assert cli("runs", "list", "--json").json == {"runs": []}
+
+
+def test_bundle_init_makes_a_folder_of_a_stored_task_that_runs(cli: Cli) -> None:
+    assert cli("artifact", "put", cli.write("words.txt", "x\n"), "--id", "words").code == 0
+    load = {"id": "load", "type": "load_artifact", "sandbox_name": "box", "artifact_id": "words", "destination_path": "/app"}
+    assert cli("task", "create", cli.write("t.json", [BOX, load, shell("test -s /app/words.txt")]), "--id", "t").code == 0
+    made = cli("bundle", "init", "imported", "--from-task", "t")
+    assert made.code == 0, made.err
+    assert cli("run", "imported", "--json").json["passed"] is True
+    assert cli("bundle", "init", "other").code == 2
+    assert cli("bundle", "init", "other", "--from-task", "t", "--from-eval", "e").code == 2
+    assert not Path(cli.cwd / "other").exists()
