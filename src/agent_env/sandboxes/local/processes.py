@@ -32,7 +32,8 @@ class Identity:
     def of(cls, pid: int) -> Identity | None:
         """The process that has this number now; None when there is none, or only what is left of one (a zombie)."""
         try:
-            stat = Path(f"/proc/{pid}/stat").read_bytes()
+            with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+                stat = file.read()
         except OSError:
             return None
         # The program's name stands in brackets and may hold anything, so fields are counted from the last bracket.
@@ -91,9 +92,9 @@ class Identity:
 def marked(sandbox_id: str) -> Iterator[Identity]:
     """Every process of this machine whose environment carries the sandbox's id, as far as this user may look."""
     entry = f"{MARKER}={sandbox_id}".encode()
-    for name in os.listdir("/proc"):  # noqa: PTH208 (a Path for each of thousands of entries costs more than the rest)
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
+    with os.scandir("/proc") as listing:  # a Path for each of thousands of entries would cost more than the rest
+        names = [found.name for found in listing if found.name.isdigit() and int(found.name) != os.getpid()]
+    for name in names:
         with contextlib.suppress(OSError):
             identity = Identity.of(int(name))
             if identity is not None and entry in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") and identity.alive:

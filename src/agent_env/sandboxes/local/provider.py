@@ -20,20 +20,20 @@ from agent_env.places.helper import binary_path
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
 from agent_env.sandboxes.local import limits as control
 from agent_env.sandboxes.local import link, removal
-from agent_env.sandboxes.local.launch import Plan, start
+from agent_env.sandboxes.local.launch import Plan, Started, start
 from agent_env.sandboxes.local.probe import Machine, survey
 from agent_env.sandboxes.local.processes import MARKER, Identity, boot_id
 from agent_env.sandboxes.local.records import (
     Facts,
     Records,
+    labels_file,
     new_work_dir,
     read_labels,
     work_dirs,
     work_root,
-    write_labels,
 )
 from agent_env.sandboxes.local.sandbox import LocalSandbox, Settling, gone, info_of
-from agent_env.sandboxes.local.view import HELPER_INSIDE, Network, View
+from agent_env.sandboxes.local.view import HELPER_INSIDE, Network, View, write_sudo
 from agent_env.waiting import deadline, poll, shielded
 
 _FIRST_PRIVATE_ID = 1_000_000_000
@@ -106,14 +106,15 @@ class LocalProvider:
             notes=self._notes(),
         )
 
-    def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:  # noqa: ARG002 (the contract's)
+    def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:
         """Why this spec can't be made here."""
         found = []
         if spec.mode != "vm":
-            found.append(f"the local machine place has no containers, so sandbox_mode {spec.mode!r} needs a container engine")
-        policy = spec.network
-        if policy is not None and policy.mode is NetworkMode.ALLOWLIST and (policy.allow_hosts or policy.allow_cidrs):
-            found.append("the local machine place can't hold an allow-list; it can do `none` and `allow_all`")
+            found.append(f"the provider {self.name!r} runs no containers, so sandbox_mode {spec.mode!r} needs another")
+        mode = _effective(spec.network)
+        if mode not in capabilities.egress:
+            able = ", ".join(sorted(capabilities.egress))
+            found.append(f"the provider {self.name!r} can't hold a network policy of mode {mode.value!r}; it can do {able}")
         if not self._can_confine():
             found.append(_NO_CONFINEMENT)
         return found
@@ -222,8 +223,7 @@ class LocalProvider:
         return self.machine.bwrap
 
     def _network(self, policy: NetworkPolicy | None) -> Network:
-        mode = NetworkMode.ALLOW_ALL if policy is None else policy.mode
-        if mode is not NetworkMode.ALLOW_ALL:  # an allow-list without entries denies everything
+        if _effective(policy) is NetworkMode.NONE:
             return Network("none", "none")
         if self._options.network != "machine" and self.machine.slirp is not None:
             return Network("allow_all", "slirp4netns")
@@ -273,52 +273,55 @@ class LocalProvider:
 
     def _make(self, facts: Facts, spec: SandboxSpec, waits: dict[str, int]) -> Facts:
         """In a worker thread: the folder, the groups, the processes, the record. Fills `waits`, also if it fails later."""
-        folder = self._records.folder(spec.sandbox_id)
         work_dir = Path(facts.work_dir)
+        try:
+            work_dir.parent.mkdir(parents=True, exist_ok=True)
+            work_dir.mkdir(mode=0o700)
+            groups = [control.make(group) for group in control.groups(self.machine, spec)]
+            started = self._start(facts, spec, groups)
+        except OSError as error:
+            raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
+        waits.update(started.waits)
+        running = replace(facts, phase="running", first=started.first.dump(), guardian=started.guardian.dump())
+        self._records.write(running)
+        return running
+
+    def _start(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path]) -> Started:
+        """Fills the folder and starts the place in it."""
+        folder = self._records.folder(spec.sandbox_id)
         view = View(
             machine=self.machine,
-            work_dir=work_dir,
+            work_dir=Path(facts.work_dir),
             sandbox_id=spec.sandbox_id,
             network=Network(str(facts.network["mode"]), str(facts.network["how"])),
             environ=self._environ,
             extra=spec.env,
             helper=binary_path(),
+            sudo=write_sudo(self._records.tools()),
+            marks=dict([labels_file(spec.sandbox_id, spec.labels)]),
             base_uid=facts.base_uid,
         )
-        try:
-            work_dir.parent.mkdir(parents=True, exist_ok=True)
-            work_dir.mkdir(mode=0o700)
-            view.build()
-            write_labels(work_dir, spec.sandbox_id, spec.labels)
-            groups = [str(control.make(group)) for group in control.groups(self.machine, spec)]
-        except OSError as error:
-            raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
+        view.build()
         limited = facts.levels["processes"] == Level.HARD
         with listening(folder / "helper.sock") as listener, link.config(spec, view.environment(), limited=limited) as config:
-            started = start(
-                Plan(
-                    helper=view.helper,
-                    own=self._own_options(facts, spec, groups, folder),
-                    view=view.arguments(),
-                    payload=link.payload(HELPER_INSIDE, listener.fileno(), config),
-                    environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: spec.sandbox_id},
-                    log=folder / "helper.log",
-                    keep=(listener.fileno(), config),
-                    network=facts.network["how"] == "slirp4netns",
-                    limited=bool(groups),
-                ),
-                seconds=self._limits.deploy_seconds,
+            plan = Plan(
+                helper=view.helper,
+                own=self._own_options(facts, spec, groups, folder),
+                view=view.arguments(),
+                payload=link.payload(HELPER_INSIDE, listener.fileno(), config),
+                environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: spec.sandbox_id},
+                log=folder / "helper.log",
+                keep=(listener.fileno(), config),
+                network=facts.network["how"] == "slirp4netns",
+                limited=bool(groups),
             )
-        running = replace(facts, phase="running", first=started.first.dump(), guardian=started.guardian.dump())
-        waits.update(started.waits)
-        self._records.write(running)
-        return running
+            return start(plan, seconds=self._limits.deploy_seconds)
 
-    def _own_options(self, facts: Facts, spec: SandboxSpec, groups: Sequence[str], folder: Path) -> Sequence[str]:
+    def _own_options(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path], folder: Path) -> Sequence[str]:
         words = ["--events", str(folder / "events")]
         bwrap = self._bwrap()
         for group in groups:
-            words += ["--cgroup", group]
+            words += ["--cgroup", str(group)]
         if facts.base_uid is not None:
             for option in ("--uid-map", "--gid-map"):
                 words += [option, "0", str(facts.base_uid), str(_IDS_EACH)]
@@ -363,6 +366,14 @@ _UNSAFE_HINT = (
     "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), or install bubblewrap; "
     "--unsafe-host runs without a sandbox, on a machine you can lose"
 )
+
+
+def _effective(policy: NetworkPolicy | None) -> NetworkMode:
+    """What a policy comes to: none given allows everything, and an allow-list without entries denies everything."""
+    if policy is None:
+        return NetworkMode.ALLOW_ALL
+    empty = policy.mode is NetworkMode.ALLOWLIST and not (policy.allow_hosts or policy.allow_cidrs)
+    return NetworkMode.NONE if empty else policy.mode
 
 
 def _private_range(sandbox_id: str) -> int:

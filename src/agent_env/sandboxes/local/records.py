@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,7 @@ class Records:
 
     def __init__(self, state_root: Path) -> None:
         self.root = state_root / "sandboxes"
+        self._tools = state_root / "tools"
 
     def folder(self, sandbox_id: str) -> Path:
         """Where its record, log, events and socket are.
@@ -88,6 +89,11 @@ class Records:
         if not _ID.fullmatch(sandbox_id):
             raise UserError(f"{sandbox_id!r} is no sandbox id", hint="such as local-1f2e3d4c")
         return self.root / sandbox_id
+
+    def tools(self) -> Path:
+        """Where files are that every sandbox shares."""
+        self._tools.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self._tools
 
     def open(self, facts: Facts) -> Path:
         """Makes the folder and writes the first record.
@@ -166,7 +172,7 @@ class Records:
 
 
 def _text(facts: Facts) -> str:
-    return json.dumps(asdict(facts), default=dict)
+    return json.dumps({name: getattr(facts, name) for name in Facts.__dataclass_fields__}, default=dict)
 
 
 def work_root(environ: Mapping[str, str]) -> Path:
@@ -190,9 +196,9 @@ def work_dirs(root: Path, sandbox_id: str | None = None) -> Iterator[tuple[str, 
             yield name, path
 
 
-def write_labels(work_dir: Path, sandbox_id: str, labels: Mapping[str, str]) -> None:
-    """Marks the folder, for the day on which the record is lost."""
-    (work_dir / _LABELS).write_text(json.dumps({"sandbox_id": sandbox_id, "labels": dict(labels)}))
+def labels_file(sandbox_id: str, labels: Mapping[str, str]) -> tuple[str, str]:
+    """Name and content of the file that marks a work folder, for the day on which the record is lost."""
+    return _LABELS, json.dumps({"sandbox_id": sandbox_id, "labels": dict(labels)})
 
 
 def read_labels(work_dir: Path) -> Mapping[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from agent_env.defaults import Limits
@@ -80,35 +79,34 @@ class LimitWatch:
     def __init__(self, facts: Facts, events: Path) -> None:
         self._counter = control.oom_counter(facts.cgroups)
         self._limits = facts.limits
-        self._events = str(events)
+        try:
+            self._events: int | None = os.open(events, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._events = None  # a place without a guardian
 
     def snapshot(self) -> tuple[int, int]:
         """How much has been reported so far."""
-        try:
-            size = os.stat(self._events).st_size  # noqa: PTH116 (a tenth of the cost, on the path of every command)
-        except OSError:
-            size = 0
-        return 0 if self._counter is None else control.oom_kills(self._counter), size
+        kills = 0 if self._counter is None else control.oom_kills(self._counter)
+        return kills, 0 if self._events is None else os.fstat(self._events).st_size
 
     def since(self, before: tuple[int, int]) -> str:
         """What limit was reached since then; empty when none was."""
         kills, size = self.snapshot()
         if kills > before[0]:
             return f"the place's memory limit of {self._limits.get('memory', 0):.0f} bytes was reached; the kernel ended a process"
-        if size > before[1]:
-            with contextlib.suppress(OSError), open(self._events, "rb") as file:
-                file.seek(before[1])
-                reported = file.read()
-                for kind in ("memory", "disk"):
-                    if f'"event": "{kind}"'.encode() in reported:
-                        return f"the place's {kind} limit of {self._limits.get(kind, 0):.0f} bytes was reached; its commands were ended"
+        if size > before[1] and self._events is not None:
+            reported = os.pread(self._events, size - before[1], before[1])
+            for kind in ("memory", "disk"):
+                if f'"event": "{kind}"'.encode() in reported:
+                    return f"the place's {kind} limit of {self._limits.get(kind, 0):.0f} bytes was reached; its commands were ended"
         return ""
 
     def close(self) -> None:
-        """Lets go of the counter."""
-        if self._counter is not None:
-            os.close(self._counter)
-            self._counter = None
+        """Lets go of what it reads."""
+        for descriptor in (self._counter, self._events):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._counter = self._events = None
 
 
 class LocalPlace(HelperPlace):
@@ -209,7 +207,7 @@ class LocalSandbox:
 
 def info_of(facts: Facts) -> SandboxInfo:
     """A record as the journal keeps it."""
-    data = {name: value for name, value in asdict(facts).items() if name not in {"sandbox_id", "labels"}}
+    data = {field.name: getattr(facts, field.name) for field in fields(facts) if field.name not in {"sandbox_id", "labels"}}
     return SandboxInfo(facts.sandbox_id, dict(facts.labels), facts.alive, data)
 
 

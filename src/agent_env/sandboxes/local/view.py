@@ -5,10 +5,11 @@ Gives one argument vector that bubblewrap and `helper confine` both understand.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
 from agent_env.places.endpoint import is_local
@@ -18,27 +19,23 @@ from agent_env.sandboxes.local.processes import MARKER
 HELPER_INSIDE = "/.agentenv/helper"
 PYTHON_INSIDE = "/opt/python"
 SLIRP_RESOLVER = "10.0.2.3"
-_SUDO_INSIDE = ".agentenv/bin/sudo"
+SUDO_INSIDE = "/.agentenv/bin/sudo"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Every call here is paid by every sandbox, so there is no more than programs expect.
 _OPEN_FOLDERS = ("tmp", "var/tmp")
 _FOLDERS = (
     ".agentenv",
-    ".agentenv/bin",
     "app",
     "work",
     "loaded",
     "home",
     "root",
     "run",
-    "mnt",
     "opt",
     "var",
-    "var/log",
     "var/lib",
     "etc",
-    "etc/agentenv",
     *_OPEN_FOLDERS,
 )
 
@@ -46,8 +43,6 @@ _FILES: Mapping[str, str] = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-    "etc/services": "ssh 22/tcp\ndomain 53/tcp\ndomain 53/udp\nhttp 80/tcp\nhttps 443/tcp\n",
-    "etc/shells": "/bin/sh\n",
 }
 
 # Public parts of the machine's /etc that programs below /usr need in order to start, to speak TLS and to tell the time.
@@ -142,6 +137,10 @@ class View:
     extra: Mapping[str, str]
     """What the sandbox's spec adds to the environment."""
     helper: Path
+    sudo: Path
+    """The program that is shown as `sudo`; see `write_sudo`."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Further files: name below the root → content."""
     base_uid: int | None = None
 
     def build(self) -> None:
@@ -150,19 +149,21 @@ class View:
         Raises:
             OSError: It can't be written.
         """
-        files = {**_FILES, **self._network_files(), _SUDO_INSIDE: SUDO}
+        files = {**_FILES, **self._network_files(), **self.marks}
+        copies = self._copied_certificates()
+        folders = [*_FOLDERS, *(["etc/agentenv"] if copies else [])]
         root = os.open(self.work_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for name in _FOLDERS:
+            for name in folders:
                 os.mkdir(name, 0o755, dir_fd=root)
             for name in _OPEN_FOLDERS:
                 os.chmod(name, 0o1777, dir_fd=root)
             for name, text in files.items():
                 _write(name, text.encode(), root)
-            for source, name in self._copied_certificates():
+            for name, source in copies.items():
                 _write(name, source.read_bytes(), root)
             if self.base_uid is not None:
-                for name in (".", *_FOLDERS, *files):
+                for name in (".", *folders, *files):
                     os.chown(name, self.base_uid, self.base_uid, dir_fd=root)
         finally:
             os.close(root)
@@ -170,19 +171,14 @@ class View:
     def arguments(self) -> list[str]:
         """The namespaces and mounts, in the spelling of bubblewrap."""
         words = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "cgroup-try")]
-        words += ["--uid", "0", "--gid", "0", "--as-pid-1"]
-        words += ["--disable-userns", *(["--unshare-net"] if self.network.own_namespace else [])]
-        words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/"]
-        words += ["--ro-bind", "/usr", "/usr"]
-        for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
-            words += self._top_level(Path("/") / name)
-        for name in _SHARED_ETC:
-            if Path(name).exists():
-                words += ["--ro-bind", name, name]
+        words += ["--uid", "0", "--gid", "0", "--as-pid-1", "--disable-userns"]
+        words += ["--unshare-net"] if self.network.own_namespace else []
+        words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/", *_machine_mounts()]
         if self.machine.python is not None:
             words += ["--ro-bind", str(self.machine.python), PYTHON_INSIDE]
+        words += ["--ro-bind", str(self.sudo), SUDO_INSIDE]
         if Path("/usr/bin/sudo").exists():
-            words += ["--ro-bind", str(self.work_dir / _SUDO_INSIDE), "/usr/bin/sudo"]
+            words += ["--ro-bind", str(self.sudo), "/usr/bin/sudo"]
         words += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", str(self.helper), HELPER_INSIDE, "--chdir", "/app"]
         return words
 
@@ -197,12 +193,6 @@ class View:
         if self.network.mode != "none":
             made |= self._proxies() | {name: inside for name, _, inside in self._certificates}
         return made | dict(self.extra) | {MARKER: self.sandbox_id}
-
-    def _top_level(self, path: Path) -> list[str]:
-        """A folder such as /bin as this machine has it: a link into /usr, or a folder of its own."""
-        if path.is_symlink():
-            return ["--symlink", str(path.readlink()), str(path)]
-        return ["--ro-bind", str(path), str(path)] if path.is_dir() else []
 
     def _network_files(self) -> dict[str, str]:
         name = self.sandbox_id[:64]
@@ -245,17 +235,48 @@ class View:
                 found.append((name, path, f"/etc/agentenv/{path.name}"))
         return tuple(found)
 
-    def _copied_certificates(self) -> Iterator[tuple[Path, str]]:
+    def _copied_certificates(self) -> Mapping[str, Path]:
         if self.network.mode == "none":
-            return
-        for _, source, inside in self._certificates:
-            if source is not None:
-                yield source, inside.lstrip("/")
+            return {}
+        return {inside.lstrip("/"): source for _, source, inside in self._certificates if source is not None}
+
+
+@cache
+def _machine_mounts() -> tuple[str, ...]:
+    """The machine's programs and the public parts of its /etc, the same for every place."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
+        path = Path("/") / name
+        if path.is_symlink():
+            words += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            words += ["--ro-bind", str(path), str(path)]
+    for name in _SHARED_ETC:
+        path = Path(name)
+        if path.is_symlink() and path.resolve().is_relative_to("/usr") and path.exists():
+            words += ["--symlink", str(path.resolve()), name]  # a link costs less than a mount
+        elif path.exists():
+            words += ["--ro-bind", name, name]
+    return tuple(words)
+
+
+def write_sudo(folder: Path) -> Path:
+    """The `sudo` of every place: one file of the installation, replaced when its text changes.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    path = folder / f"sudo-{hashlib.sha256(SUDO.encode()).hexdigest()[:16]}"
+    if not path.exists():
+        fresh = path.with_name(f".sudo-{os.getpid()}")
+        fresh.write_text(SUDO)
+        fresh.chmod(0o755)
+        fresh.replace(path)
+    return path
 
 
 def _write(name: str, content: bytes, folder: int) -> None:
-    mode = 0o755 if name == _SUDO_INSIDE else 0o644
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
     with open(handle, "wb", buffering=0) as file:
         file.write(content)
 
