@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent_env.artifacts import Artifacts, FileRef
-from agent_env.documents.artifact import DockerImageArtifact, file_id
+from agent_env.documents.artifact import file_id
+from agent_env.documents.artifact_kinds import DockerImageArtifact
 from agent_env.documents.stored import Ref
 from agent_env.errors import ConcurrentModificationError, NotFoundError, ProblemsError
 from agent_env.stores import Database, Documents, Objects, live_objects

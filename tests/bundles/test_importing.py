@@ -109,7 +109,7 @@ def test_an_eval_is_imported_with_its_tasks(stored: Stores, tmp_path: Path, home
 
 
 def test_what_a_folder_cannot_hold_stays_in_the_store_pinned(stored: Stores, tmp_path: Path, home: Path) -> None:
-    from agent_env.documents.artifact import DockerImageArtifact
+    from agent_env.documents.artifact_kinds import DockerImageArtifact
 
     stored.artifacts.put_image(DockerImageArtifact(id="image", image_name="docker.io/library/x:1", build_context_object_url=None))
     steps = [STORED[0], {**STORED[2], "artifact_id": "image", "artifact_version": 1}]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_env.documents.agent import AgentDocument, read_agent
-from agent_env.documents.artifact import ARTIFACT_TYPES, EnvironmentUniverseArtifact, path_problem, read_artifact
+from agent_env.documents.artifact import path_problem, read_artifact
+from agent_env.documents.artifact_kinds import ARTIFACT_TYPES, EnvironmentUniverseArtifact
 from agent_env.documents.environment import ENVIRONMENT_TYPES, read_environment
 from agent_env.documents.evaluation import read_eval
 from agent_env.documents.skill import parse_skill

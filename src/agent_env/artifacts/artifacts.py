@@ -7,31 +7,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from agent_env.artifacts.media_types import media_type
-from agent_env.artifacts.payload import expand_payload
-from agent_env.artifacts.urls import plain_name_problem
 from agent_env.documents.artifact import (
-    CliArtifact,
-    DockerImageArtifact,
-    EnvironmentArtifact,
-    EnvironmentUniverseArtifact,
     FileArtifact,
     FileArtifactUniverse,
     InlineFile,
-    SkillArtifact,
     file_id,
     path_problem,
     read_artifact,
 )
-from agent_env.documents.skill import SKILL_FILE, parse_skill
 from agent_env.documents.spelling import near
 from agent_env.documents.stored import Ref, StoredDocument
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.ids import check_id, derive_id
 
 if TYPE_CHECKING:
+    from agent_env.documents.artifact_kinds import (
+        CliArtifact,
+        DockerImageArtifact,
+        EnvironmentArtifact,
+        EnvironmentUniverseArtifact,
+        SkillArtifact,
+    )
     from agent_env.stores import Document, Documents, ObjectRef, Objects
 
 COLLECTION = "artifacts"
@@ -127,6 +126,8 @@ class Artifacts:
 
     def payload(self, id: str, version: int | None = None) -> list[tuple[PurePosixPath, bytes]]:
         """The unpacked files of an `environment` artifact; see `payload.expand_payload`."""
+        from agent_env.artifacts.payload import expand_payload
+
         files = self.files(id, version)
         expanded: list[tuple[PurePosixPath, bytes]] = []
         for name, ref in files.items():
@@ -157,6 +158,8 @@ class Artifacts:
             description: One line for people.
             content_type: Its media type; by its extension when absent.
         """
+        from agent_env.artifacts.urls import plain_name_problem
+
         name = filename if filename is not None else source.name if isinstance(source, Path) else ""
         wrong = plain_name_problem(name)
         if wrong:
@@ -209,6 +212,8 @@ class Artifacts:
         self, id: str, environment_name: str, source: Source, *, filename: str | None = None, description: str = ""
     ) -> ArtifactDocument:
         """Stores seed data of one environment server; its file becomes `<id>__file`."""
+        from agent_env.documents.artifact_kinds import EnvironmentArtifact
+
         file = self.put_file(derive_id(id, "file"), source, filename=filename, description=description)
         return self._put(
             EnvironmentArtifact(id=id, environment_name=environment_name, description=description, file_artifact_ref=_ref(file))
@@ -216,6 +221,8 @@ class Artifacts:
 
     def put_environment_universe(self, id: str, environments: list[Ref], metadata: Mapping[str, Ref] | None = None) -> ArtifactDocument:
         """Stores a group of environment artifacts and metadata files, which exist already."""
+        from agent_env.documents.artifact_kinds import EnvironmentUniverseArtifact
+
         return self._put(EnvironmentUniverseArtifact(id=id, environment_artifact_refs=environments, metadata_refs=dict(metadata or {})))
 
     def put_cli(
@@ -226,6 +233,8 @@ class Artifacts:
         Raises:
             ProblemsError: The entry point is not among the files, or a `.env` lies beside it (that name is ours).
         """
+        from agent_env.documents.artifact_kinds import CliArtifact
+
         beside = str(PurePosixPath(entrypoint).with_name(".env")) if entrypoint not in {"", "."} else ".env"
         problems = [Problem(f"the entrypoint {entrypoint!r} is not among the files", id)] if entrypoint not in files else []
         problems += [Problem(f"{beside!r} is written when the program is installed", id, hint="remove it")] if beside in files else []
@@ -246,6 +255,9 @@ class Artifacts:
 
     def put_skill(self, id: str, files: Mapping[str, Source]) -> ArtifactDocument:
         """Stores a skill; its files become `<id>__files`. Its SKILL.md must keep the rules of `documents.skill`."""
+        from agent_env.documents.artifact_kinds import SkillArtifact
+        from agent_env.documents.skill import SKILL_FILE, parse_skill
+
         if SKILL_FILE not in files:
             raise ProblemsError([Problem(f"a skill needs a file {SKILL_FILE}", id)])
         text = self.read(self._store(SKILL_FILE, files[SKILL_FILE]))
@@ -317,7 +329,7 @@ class Artifacts:
         return None
 
     def _files(self, model: StoredDocument) -> Iterator[tuple[str, FileRef]]:
-        reader = _READERS.get(type(model))
+        reader = _READERS.get(model.type)
         return reader(self, model) if reader else iter(())
 
     def _of_file(self, model: FileArtifact) -> Iterator[tuple[str, FileRef]]:
@@ -346,9 +358,10 @@ class Artifacts:
 
     def _of_environment_universe(self, model: EnvironmentUniverseArtifact) -> Iterator[tuple[str, FileRef]]:
         for ref in model.environments:
-            environment = self._pinned(ref).model
-            if not isinstance(environment, EnvironmentArtifact):
-                raise ProblemsError([Problem(f"{ref.id!r} is of type {environment.type!r}, not 'environment'", model.id)])
+            found = self._pinned(ref).model
+            if found.type != "environment":
+                raise ProblemsError([Problem(f"{ref.id!r} is of type {found.type!r}, not 'environment'", model.id)])
+            environment = cast("EnvironmentArtifact", found)
             for name, file in self._of_environment(environment):
                 yield f"{environment.environment_name}/{name}", file
         for key, ref in model.metadata_files.items():
@@ -368,15 +381,16 @@ class Artifacts:
         return self.get(ref.id, ref.version)
 
 
-_READERS: Mapping[type[StoredDocument], Callable[[Artifacts, Any], Iterator[tuple[str, FileRef]]]] = {
-    FileArtifact: Artifacts._of_file,
-    FileArtifactUniverse: Artifacts._of_universe,
-    DockerImageArtifact: Artifacts._of_image,
-    EnvironmentArtifact: Artifacts._of_environment,
-    EnvironmentUniverseArtifact: Artifacts._of_environment_universe,
-    CliArtifact: Artifacts._of_tree,
-    SkillArtifact: Artifacts._of_tree,
+_READERS: Mapping[str, Callable[[Artifacts, Any], Iterator[tuple[str, FileRef]]]] = {
+    "file": Artifacts._of_file,
+    "file_artifact_universe": Artifacts._of_universe,
+    "docker_image": Artifacts._of_image,
+    "environment": Artifacts._of_environment,
+    "environment_universe": Artifacts._of_environment_universe,
+    "cli": Artifacts._of_tree,
+    "skill": Artifacts._of_tree,
 }
+"""Type → how its files are found."""
 
 
 def _document(stored: Document) -> ArtifactDocument:
