@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,15 @@ class Case:
     kills: int
     wrong: tuple[str, ...]
     seconds: float
+
+
+def preload(kind: str) -> None:
+    """Imports what the children need once: they are forked, and their moments are spent on the run instead."""
+    for name in ("agent_env.sandboxes.local.provider", "agent_env.verifiers.verify_sandbox", "agent_env.stores.sqlite"):
+        import_module(name)
+    if kind == "postgres":
+        for name in ("sqlalchemy.dialects.postgresql.psycopg", "agent_env.stores.postgres"):
+            import_module(name)
 
 
 def measured(root: Path, url: str) -> float:

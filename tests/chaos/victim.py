@@ -17,8 +17,6 @@ from agent_env.engine import Engine, RunOptions, plan_task
 from agent_env.engine.installation import HOME_LABEL
 from agent_env.engine.opening import open_engine
 from agent_env.errors import NotFoundError, ResumeRefusedError
-from agent_env.steps import Registry
-from agent_env.steps.registry import use
 from agent_env.stores.records import OPEN_STATES
 from tests.chaos.steps import KINDS, RESULTS, SCORES, task
 
@@ -26,8 +24,9 @@ RUN = "run-chaos0000001"
 
 
 def config(root: Path, url: str) -> Config:
-    use(Registry([f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS], entry_points=()))
-    return Config(state_root=root / "state", database_url=url, limits=replace(DEFAULT_LIMITS, lease_renew_seconds=0.05))
+    limits = replace(DEFAULT_LIMITS, lease_renew_seconds=0.05)
+    impls = [f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS]
+    return Config(state_root=root / "state", database_url=url, limits=limits, values={"task_steps.impls": impls})
 
 
 async def live(root: Path, url: str) -> None:

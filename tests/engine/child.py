@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from agent_env.engine import RunOptions
 from agent_env.errors import AgentEnvError
-from tests.engine.parts import engine_at, planned
+from tests.engine.parts import engine_at, marks, planned
 
+PATIENCE_SECONDS = 60.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -64,6 +67,15 @@ def finished(process: subprocess.Popen[str]) -> dict[str, Any] | None:
     assert process.returncode == 0, err
     answer: dict[str, Any] = json.loads(out)
     return answer
+
+
+def until_marked(log: Path, expected: list[str], process: subprocess.Popen[str]) -> None:
+    """Waits until the steps of a process that goes on have left these marks."""
+    begun = time.monotonic()
+    while marks(log) != expected:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - begun < PATIENCE_SECONDS, marks(log)
+        select.select([], [], [], 0.01)
 
 
 def child(state: Path, verb: str, argument: Any, *, cwd: Path | None = None, **options: Any) -> dict[str, Any] | None:

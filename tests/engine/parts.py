@@ -20,9 +20,8 @@ from agent_env.documents.updates import AppendRecord, SetMetadata
 from agent_env.engine import Engine, RunOptions, plan_task
 from agent_env.engine.opening import open_engine
 from agent_env.errors import RunCodeExecutionError, SandboxUnavailableError
-from agent_env.steps import Registry
 from agent_env.steps.contract import OnResume, SandboxRequest, Step, StepResult
-from agent_env.steps.registry import use
+from agent_env.steps.registry import configure
 
 LIMITS = Limits(retry_backoff_seconds=0.01, cleanup_seconds=5.0)
 
@@ -136,15 +135,18 @@ class Tell(Step, type="t_tell"):
 KINDS = (Note, Die, DieOnceAdopted, DieOnceRefused, Hold, Look, Deploy, Tell)
 
 
+IMPLS = [f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS]
+
+
 def register() -> None:
-    """Installs the step types of this file beside the built-in ones."""
-    use(Registry([f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS], entry_points=()))
+    """Installs the step types of this file beside the built-in ones, as `[task_steps] impls` does."""
+    configure(IMPLS)
 
 
 def config_at(root: Path, **limits: Any) -> Config:
     root.mkdir(parents=True, exist_ok=True)
     url = os.environ.get("AGENT_ENV_TEST_DATABASE") or f"sqlite:///{root / 'runs.db'}"
-    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits))
+    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits), values={"task_steps.impls": IMPLS})
 
 
 @asynccontextmanager

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 
 import pytest
 
 from agent_env.engine import Choice
 from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
-from tests.engine.child import child, finished, start
+from tests.engine.child import child, finished, start, until_marked
 from tests.engine.parts import Watcher, engine_at, marks, planned, run, started
 
 RUN = "run-resumed0001"
@@ -96,7 +95,7 @@ def test_d3_an_owner_that_was_suspended_and_is_woken_after_a_takeover_can_not_ac
         {"id": "late", "type": "t_note", "log": str(log)},
     ]
     owner = start(tmp_path / "state", "run", steps, run_id=RUN, limits={"lease_renew_seconds": 0.1})
-    _until(lambda: marks(log) == ["a", "hold"])
+    until_marked(log, ["a", "hold"], owner)
     os.kill(owner.pid, signal.SIGSTOP)
     try:
         taken = child(tmp_path / "state", "resume", RUN, takeover=True)
@@ -113,7 +112,7 @@ def test_d3_an_owner_that_was_suspended_and_is_woken_after_a_takeover_can_not_ac
 def test_a_run_that_another_live_process_owns_is_neither_resumed_nor_torn_down(tmp_path):
     log = tmp_path / "log"
     owner = start(tmp_path / "state", "run", [{"id": "hold", "type": "t_hold", "log": str(log)}], run_id=RUN)
-    _until(lambda: marks(log) == ["hold"])
+    until_marked(log, ["hold"], owner)
 
     async def whole():
         async with engine_at(tmp_path / "state") as engine:
@@ -232,10 +231,3 @@ def test_a_lost_lease_stops_the_run_without_tearing_down(tmp_path):
             assert len((await engine.teardown_context(engine.context(run_id))).removed) == 1
 
     run(whole())
-
-
-def _until(condition, seconds=30.0):
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < seconds
-        os.sched_yield()
