@@ -178,11 +178,12 @@ class _OtherPath:
 
 @asynccontextmanager
 async def bench(folder: Path, *, deployed: bool = True) -> AsyncIterator[BenchRun]:
-    """A run, with a sandbox `box`; everything is removed at the end."""
+    """A run, with a sandbox `box` that has an empty folder `/data`; everything is removed at the end."""
     run = BenchRun(folder)
     try:
         if deployed:
             await run.do({"id": "box", "type": "deploy_sandbox", "sandbox_mode": "vm"})
+            await run.sh("mkdir /data")
         yield run
     finally:
         await run.aclose()

@@ -41,6 +41,29 @@ def test_a07_every_file_below_the_folder_comes_back_byte_for_byte(bench: Bench) 
     bench(body)
 
 
+def test_a_program_stays_executable_from_collecting_to_loading(bench: Bench) -> None:
+    async def body(run: BenchRun) -> None:
+        await run.sh(
+            "mkdir /app/out && cd /app/out && touch plain && chmod 600 plain && printf '#!/bin/sh\\necho ran\\n' > tool && chmod 700 tool"
+        )
+        await collect(run)
+        await run.do({"type": "load_artifact", "artifact_from_step_id": "c", "destination_path": "/data/again"})
+        assert await run.sh("/data/again/tool && stat -c %a /data/again/tool /data/again/plain") == "ran\n755\n644\n"
+
+    bench(body)
+
+
+def test_a_base_that_is_a_file_has_nothing_below_it_and_one_that_is_a_link_has_its_targets_files(bench: Bench) -> None:
+    async def body(run: BenchRun) -> None:
+        await run.sh("mkdir -p /data/real && echo 1 > /data/real/a && ln -s /data/real /data/link")
+        assert (await collect(run, base_path="/data/real/a")).failure() is None
+        assert run.metadata["collect_produced_files"]["files"] == []
+        await collect(run, base_path="/data/link")
+        assert kept(run) == {"a": b"1\n"}
+
+    bench(body)
+
+
 def test_b9_collecting_only_reads(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
         await run.sh("mkdir -p /app/out/d && echo x > /app/out/d/x && ln -s d/x /app/out/l")
@@ -154,7 +177,7 @@ def test_a_manifest_may_lie_in_metadata_and_an_empty_one_fails(bench: Bench) -> 
             "none": {"artifacts": {}},
         }
         await collect(run, manifest_step_id="ask")
-        assert kept(run) == {"x": b"1\n", "y": b"2\n", "work/y": b"3\n"}
+        assert kept(run) == {"x": b"1\n", "y": b"2\n", "data/y": b"3\n"}
         for step in ("none", "unknown"):
             with pytest.raises(TaskError, match="names no files"):
                 await collect(run, manifest_step_id=step)

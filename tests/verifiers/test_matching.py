@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from time import monotonic
 
 import pytest
@@ -42,6 +43,14 @@ def file(tmp_path: Path) -> Path:
 )
 def test_expressions_are_searched_as_python_does_without_flags(file: Path, pattern: str, matched: bool) -> None:
     assert answers(Search(pattern, file)) == [Found(matched)]
+
+
+def test_a_long_text_is_searched_outside_this_process(tmp_path: Path) -> None:
+    path = tmp_path / "long"
+    path.write_bytes(b"x" * 40_000_000 + b"needle")
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    assert answers(Search("needle", path), Search("^needle", path)) == [Found(matched=True), Found(matched=False)]
+    assert getrusage(RUSAGE_SELF).ru_maxrss - before < 20_000
 
 
 def test_answers_come_in_the_order_of_the_questions(file: Path) -> None:

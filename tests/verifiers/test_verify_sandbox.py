@@ -294,7 +294,7 @@ def test_f13_quiesce_kill_ends_what_an_agent_left_before_it_looks(bench: Bench) 
         await run.sh("until test -f reward; do :; done")
         result = await verify(run, bash("echo honest > reward; sleep 0.2; grep -q honest reward"), quiesce="kill")
         assert result.score == 1.0
-        assert run.metadata["verifications"]["v"]["quiesce"] == "kill: 1 process trees ended"
+        assert run.metadata["verifications"]["v"]["quiesce"] == "kill: process trees ended: 1"
         await agent.aclose()
 
     bench(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -11,7 +12,7 @@ from pydantic import field_validator, model_validator
 
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import AgentEnvError, Problem, TaskError, TransferError
-from agent_env.places import Deed, Missing, Place
+from agent_env.places import Deed, Entry, FileKind, Missing, Place
 from agent_env.steps.collecting import Wanted, choose, listed, storable
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Texts, settle_target
@@ -135,7 +136,8 @@ class CollectArtifacts(Step, type="collect_artifacts"):
         chosen = choose(self, run)
         wanted = await listed(place, chosen, self)
         haul = await self._fetch(place, run, wanted)
-        stored = self._store(run, haul) if haul.files else None
+        # Hashing and copying what may be gigabytes must not hold up the run's other steps.
+        stored = await asyncio.to_thread(self._store, run, haul) if haul.files else None
         produced = () if stored else await self._produced(place)
         return Collected(
             step_id=self.id,
@@ -155,10 +157,12 @@ class CollectArtifacts(Step, type="collect_artifacts"):
         run.progress("collecting", total=len(paths))
         into = run.scratch() / "collected"
         into.mkdir(exist_ok=True)
+        facts = await place.stat(paths)
         got = await place.get(paths, into)
         for each in wanted:
-            file = got[each.path]
+            file, fact = got[each.path], facts[each.path]
             if not isinstance(file, Missing):
+                file.chmod(0o755 if isinstance(fact, Entry) and fact.mode & 0o111 else 0o644)
                 haul.files[storable(each.key)] = file
             elif file.reason in _NOT_THERE:
                 haul.missing.append(str(each.path))
@@ -171,13 +175,13 @@ class CollectArtifacts(Step, type="collect_artifacts"):
     def _store(self, run: Run, haul: _Haul) -> tuple[dict[str, Json], dict[str, str]]:
         owner = run.metadata.get("universe_id") or run.instance_id or "unknown"
         document = run.artifacts.put_collected(f"{owner}{self.universe_id_suffix or ''}", haul.files)
-        run.used("artifacts", document.id, document.version, document.digest)
         files = run.artifacts.files(document.id, document.version)
         return {"id": document.id, "version": document.version}, {name: ref.url for name, ref in files.items()}
 
     async def _produced(self, place: Place) -> tuple[str, ...]:
         base = PurePosixPath(self.base_path)
-        if isinstance((await place.stat([base]))[base], Missing):
+        found = (await place.stat([base]))[base]
+        if isinstance(found, Missing) or found.kind is not FileKind.DIRECTORY:
             return ()
         names = [entry.path.name async for entry in place.walk(base) if entry.path.parent == base]
         return tuple(storable(name) for name in names[:SHOWN_FILES])

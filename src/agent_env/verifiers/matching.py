@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_env.defaults import KIB
 from agent_env.errors import DeadlineError, InfrastructureError
 from agent_env.waiting import deadline
 
 _BACKTRACKS = re.compile(r"[*+?{(|]")
+
+_SHORT_BYTES = 256 * KIB
 
 _SEARCHER = """
 import json, re, sys
@@ -51,7 +54,7 @@ class Found:
 
 async def search(searches: Sequence[Search], *, timeout_seconds: float) -> list[Found]:
     """Answers every search, in order. Each may take `timeout_seconds`."""
-    answers: dict[int, Found] = {index: _at_once(each) for index, each in enumerate(searches) if not _BACKTRACKS.search(each.pattern)}
+    answers: dict[int, Found] = {index: _at_once(each) for index, each in enumerate(searches) if _is_quick(each)}
     left = [index for index in range(len(searches)) if index not in answers]
     while left:
         told = await _in_child([searches[index] for index in left], timeout_seconds)
@@ -60,8 +63,12 @@ async def search(searches: Sequence[Search], *, timeout_seconds: float) -> list[
     return [answers[index] for index in range(len(searches))]
 
 
+def _is_quick(search: Search) -> bool:
+    """Without repetition and alternatives a search takes time in proportion to the text; a short text may be searched here."""
+    return not _BACKTRACKS.search(search.pattern) and search.file.stat().st_size <= _SHORT_BYTES
+
+
 def _at_once(search: Search) -> Found:
-    """Without repetition and alternatives a search takes time in proportion to the text, so it may run here."""
     data = search.file.read_bytes()
     text = data.decode("utf-8", "replace")
     return Found(re.search(search.pattern, text) is not None, lossy=text.encode() != data)

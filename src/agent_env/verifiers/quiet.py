@@ -35,7 +35,7 @@ async def quieted(quiesce: Quiesce, run: Run, target: Target, place: Place) -> A
     else:
         attempts = {entry.attempt for entry in await place.ledger() if entry.running and entry.attempt} - {run.attempt_id}
         killed = sum([await place.stop_attempt(attempt) for attempt in sorted(attempts)])
-        yield f"kill: {killed} process trees ended"
+        yield f"kill: process trees ended: {killed}"
 
 
 def _lives_there(run: Run, target: Target) -> bool:

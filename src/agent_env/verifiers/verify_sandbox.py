@@ -38,7 +38,7 @@ from agent_env.verifiers.scoring import Aggregator, aggregate
 from agent_env.verifiers.shell import run_shell
 
 SHOWN_CHARACTERS = 200
-"""How much of a command's output a justification quotes (reference)."""
+"""How much of a command's output or of an expression a justification quotes (reference)."""
 _NOT_THERE = frozenset({"ENOENT", "ENOTDIR", "ELOOP", "ENAMETOOLONG"})
 """Nothing stands at the path; any other reason means that we could not look."""
 _NOT_A_TEXT = {"EISDIR": "is a folder", "EINVAL": "is no regular file", "EFBIG": "is larger than the limit"}
@@ -213,7 +213,7 @@ class _Look:
             if answer.timed_out:
                 verdicts[id(each)] = Verdict(passed=False, justification=f"timed out checking {each.paths[0]} after {self._seconds:g}s")
             else:
-                said = f"{'contains' if answer.matched else 'does not contain'} {each.pattern!r}"
+                said = f"{'contains' if answer.matched else 'does not contain'} {each.pattern[:SHOWN_CHARACTERS]!r}"
                 verdicts[id(each)] = Verdict(answer.matched, said, answer.lossy)
         return verdicts
 
