@@ -50,18 +50,20 @@ static void tell(const struct confinement *conf, const char *format, ...) {
 
 /* ---- networking ---------------------------------------------------------------------------------------------------------- */
 
-static void run_slirp(struct confinement *conf, int network, int owner) {
-  char ready[32], net_path[40], owner_path[60], api[300];
+static void run_slirp(struct confinement *conf, int network, int owner, int alive) {
+  char ready[32], exit_fd[32], net_path[40], owner_path[60], api[300];
   const char *arguments[16];
   int count = 0;
   snprintf(net_path, sizeof net_path, "/proc/self/fd/%d", network);
   snprintf(owner_path, sizeof owner_path, "--userns-path=/proc/self/fd/%d", owner);
+  snprintf(exit_fd, sizeof exit_fd, "--exit-fd=%d", alive);
   snprintf(ready, sizeof ready, "--ready-fd=%d", conf->slirp_ready);
   arguments[count++] = conf->slirp;
   arguments[count++] = "--configure";
   arguments[count++] = "--mtu=65520";
   arguments[count++] = "--disable-host-loopback";
   arguments[count++] = "--enable-sandbox";
+  arguments[count++] = exit_fd;
   if (conf->slirp_ready >= 0) arguments[count++] = ready;
   if (geteuid()) arguments[count++] = owner_path;
   if (conf->slirp_api) {
@@ -77,6 +79,7 @@ static void run_slirp(struct confinement *conf, int network, int owner) {
   confine_close_others();
   fcntl(network, F_SETFD, 0);
   fcntl(owner, F_SETFD, 0);
+  fcntl(alive, F_SETFD, 0);
   if (conf->slirp_ready >= 0) fcntl(conf->slirp_ready, F_SETFD, 0);
   execv(conf->slirp, (char **)arguments);
   _exit(127); /* the reader of the ready descriptor sees it close */
@@ -84,18 +87,21 @@ static void run_slirp(struct confinement *conf, int network, int owner) {
 
 void confine_start_network(struct confinement *conf, pid_t first) {
   char path[64];
-  int network, owner;
+  int network, owner, alive[2];
   if (!conf->slirp) return;
   snprintf(path, sizeof path, "/proc/%d/ns/net", first);
   network = open(path, O_RDONLY | O_CLOEXEC);
   if (network < 0) confine_fail("can't open the place's network");
   owner = ioctl(network, NS_GET_USERNS);
   if (owner < 0) confine_fail("can't find who owns the place's network");
+  /* Entering the user namespace clears the death signal, so that the end of this pipe, which nobody else holds, says it too. */
+  if (pipe2(alive, O_CLOEXEC)) confine_fail("can't make pipes");
   conf->slirp_pid = fork();
   if (conf->slirp_pid < 0) confine_fail("can't fork");
-  if (!conf->slirp_pid) run_slirp(conf, network, owner);
+  if (!conf->slirp_pid) run_slirp(conf, network, owner, alive[0]);
   close(network);
   close(owner);
+  close(alive[0]);
   tell(conf, "{\"event\": \"network\", \"pid\": %d}\n", conf->slirp_pid);
 }
 

@@ -75,18 +75,28 @@ def make(group: Group) -> Path:
     Raises:
         OSError: The kernel refuses.
     """
-    parent = group.folder.parent
-    fresh = not parent.exists()
-    parent.mkdir(exist_ok=True)
-    if fresh and (parent / "cgroup.subtree_control").exists():
-        wanted = {name.split(".")[0] for name in group.settings}
-        (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
-    group.folder.mkdir(exist_ok=True)
+    _make_folders(group)
     for name, value in group.settings.items():
         file = group.folder / name.removesuffix("?")
         if not name.endswith("?") or file.exists():
             file.write_text(value)
     return group.folder / "cgroup.procs"
+
+
+def _make_folders(group: Group) -> None:
+    parent = group.folder.parent
+    for last in (False, False, True):
+        try:
+            parent.mkdir(exist_ok=True)
+            if (parent / "cgroup.subtree_control").exists():
+                wanted = {name.split(".")[0] for name in group.settings}
+                (parent / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in sorted(wanted)))
+            group.folder.mkdir(exist_ok=True)
+        except FileNotFoundError:  # the last other sandbox took the parent with it
+            if last:
+                raise
+        else:
+            return
 
 
 def members(folders: Iterable[str]) -> set[int]:
@@ -111,6 +121,9 @@ def remove(folders: Iterable[str]) -> list[str]:
             continue
         except OSError:
             left.append(folder)
+            continue
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()  # goes with the last one
     return left
 
 

@@ -77,10 +77,11 @@ def survey() -> Machine:
 
 def examine() -> list[Finding]:
     """One line for each part, for `doctor`."""
-    return list(_findings(survey()))
+    return list(findings(survey()))
 
 
-def _findings(machine: Machine) -> Iterator[Finding]:
+def findings(machine: Machine) -> Iterator[Finding]:
+    """The lines about one machine."""
     who = "root: private ids for every place" if machine.is_root else f"uid {os.geteuid()}: places share this user's id"
     yield Finding("user", True, who)
     problem = machine.user_namespaces

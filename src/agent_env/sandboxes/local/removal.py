@@ -40,15 +40,11 @@ def stop(facts: Facts, *, limits: Limits) -> None:
     """
     clock = SystemClock()
     until = clock.monotonic() + limits.cleanup_seconds
+    _ask_to_end(facts, limits)
     # A complete record of a confined place names everything there can be; otherwise this machine is searched.
-    if facts.confiner == HOST:
-        for identity in recorded(facts):
-            # There it is no PID 1: asked to end, it ends its commands first, also those that hide from the search below.
-            if identity.kill(signal.SIGTERM):
-                identity.wait_gone(limits.kill_grace_seconds)
     complete = facts.phase == "running" and facts.confiner not in {"", HOST}
     while True:
-        found = [*recorded(facts)] if not facts.rebooted else []
+        found = [*recorded(facts)]
         if not complete:
             found += marked(facts.sandbox_id)
         found += filter(None, map(Identity.of, control.members(facts.cgroups)))
@@ -64,6 +60,15 @@ def stop(facts: Facts, *, limits: Limits) -> None:
                 concerns=facts.sandbox_id,
                 hint="it may wait on a dead disk; try again later: `agent-env gc`",
             )
+
+
+def _ask_to_end(facts: Facts, limits: Limits) -> None:
+    """What ends more when it is not simply killed: a guardian takes the networking along, a helper that is no PID 1 its commands."""
+    first, guardian = Identity.load(facts.first), Identity.load(facts.guardian)
+    if facts.rebooted or first is None or guardian is None:
+        return
+    first.kill(signal.SIGTERM if facts.confiner == HOST else signal.SIGKILL)
+    guardian.wait_gone(limits.kill_grace_seconds)
 
 
 def remove_tree(path: Path, *, until: float) -> bool:

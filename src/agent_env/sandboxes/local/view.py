@@ -176,6 +176,9 @@ class View:
         words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/", *_machine_mounts()]
         if self.machine.python is not None:
             words += ["--ro-bind", str(self.machine.python), PYTHON_INSIDE]
+            if any((self.machine.python / "lib").glob("libpython*.so.*")):
+                # A shared library of its own is looked for where the interpreter was built to stand, else the machine's is taken.
+                words += ["--ro-bind", str(self.machine.python), str(self.machine.python)]
         words += ["--ro-bind", str(self.sudo), SUDO_INSIDE]
         if Path("/usr/bin/sudo").exists():
             words += ["--ro-bind", str(self.sudo), "/usr/bin/sudo"]

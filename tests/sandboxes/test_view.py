@@ -1,0 +1,151 @@
+"""What a place sees: its own root, a minimal /etc, an environment from an allow-list, one user, a sudo that runs its arguments."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.documents.network import NetworkMode, NetworkPolicy
+from agent_env.places import Command
+from agent_env.sandboxes.local import probe
+from agent_env.sandboxes.local.provider import LocalProvider
+from tests.sandboxes.people import SECRET, WAYS, World, act, spec, world
+
+
+@pytest.fixture(name="here")
+def _here() -> Iterator[World]:
+    with world("root" if os.geteuid() == 0 else "user without bubblewrap") as made:
+        yield made
+
+
+async def ask(provider: LocalProvider, *scripts: str, **changes: Any) -> list[str]:
+    """What each script prints, in one fresh place."""
+    sandbox = await provider.create(spec("local-view", **changes))
+    try:
+        place = await sandbox.machine()
+        answers = [await place.run(Command(["sh", "-c", script])) for script in scripts]
+        return [(answer.stdout + answer.stderr).decode().strip() for answer in answers]
+    finally:
+        await sandbox.aclose()
+        await provider.destroy("local-view")
+
+
+async def basics(world: World) -> list[str]:
+    return await ask(
+        world.provider(),
+        "id -u; id -un; pwd; echo $HOME; hostname",
+        "env | cut -d= -f1 | sort | tr '\\n' ' '",
+        "for d in /app /work /loaded /tmp /home /root /var/tmp; do touch $d/x || echo $d; done; echo done",
+        "ls -A /etc | tr '\\n' ' '; cat /etc/passwd | cut -d: -f1 | tr '\\n' ' '",
+        "python3 -c 'import sys; print(sys.version_info >= (3, 9))'",
+        "ls /dev | sort | tr '\\n' ' '; touch /dev/shm/x && echo writable",
+        "python3 -c 'import pty, os; m, s = pty.openpty(); print(os.ttyname(s))'",
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_place_has_a_root_of_its_own_with_one_user(way: str) -> None:
+    user, variables, folders, etc, python, devices, terminal = act(way, basics)
+    assert user.split() == ["0", "root", "/app", "/root", "local-view"]
+    assert "CANARY" not in variables
+    assert SECRET not in variables
+    assert {"AGENTENV_SANDBOX", "HOME", "PATH", "LANG"} <= set(variables.split())
+    assert folders == "done"
+    assert not {"shadow", "ssh", "sudoers", "docker", "machine-id"} & set(etc.split())
+    assert etc.endswith("root nobody")
+    assert python == "True"
+    assert {"null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm", "fd"} <= set(devices.split())
+    assert not {"kvm", "mem", "sda", "vda", "net", "fuse", "loop0"} & set(devices.split())
+    assert devices.endswith("writable")
+    assert terminal.startswith("/dev/pts/")
+
+
+SUDO_CALLS = {
+    "sudo -E -n -u root echo x": "x",
+    "sudo printf '%s|' 'a b' '$HOME' '\"' sudo": 'a b|$HOME|"|sudo|',
+    "sudo A=1 B='x y' sh -c 'echo $A $B'": "1 x y",
+    "sudo -H -- env | grep -c ^HOME=/root": "1",
+    "sudo --user=root id -u": "0",
+    "/usr/bin/sudo id -u" if Path("/usr/bin/sudo").exists() else "sudo id -u": "0",
+    "sudo -v && echo fine": "fine",
+    "sudo false; echo $?": "1",
+    "sudo -u nobody id; echo $?": "sudo: this place has one user, root; it can't become nobody",
+    "echo in | sudo cat": "in",
+    "sudo -i id -un": "root",
+    "sudo": "sudo: no command given",
+}
+
+
+def test_a06_sudo_runs_its_arguments_and_changes_none_of_them(here: World) -> None:
+    answers = asyncio.run(ask(here.provider(), *SUDO_CALLS))
+    for answer, (call, expected) in zip(answers, SUDO_CALLS.items(), strict=True):
+        assert expected in answer.splitlines(), call
+
+
+def with_environ(here: World, **variables: str) -> LocalProvider:
+    provider = here.provider()
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower() and "CERT" not in name}
+    provider._environ = {**kept, "HOME": str(here.home), "AGENT_ENV_LOCAL_SANDBOX_DIR": str(here.work), **variables}
+    return provider
+
+
+def test_proxy_and_certificates_reach_the_places_that_may_use_the_network_and_no_other(here: World) -> None:
+    bundle = here.home / "company.pem"
+    bundle.write_text("a certificate")
+    bundle.chmod(0o600)
+    provider = with_environ(
+        here, HTTPS_PROXY="http://proxy.example:3128", http_proxy="http://127.0.0.1:3128", no_proxy="localhost", SSL_CERT_FILE=str(bundle)
+    )
+    script = 'echo "$HTTPS_PROXY|$no_proxy|$http_proxy|$SSL_CERT_FILE|$(cat "$SSL_CERT_FILE" 2>/dev/null)"'
+    (may,) = asyncio.run(ask(provider, script))
+    (may_not,) = asyncio.run(ask(provider, script, network=NetworkPolicy(mode=NetworkMode.NONE)))
+    proxy = "http://127.0.0.1:3128" if provider.machine.slirp is None else ""  # a loopback of the machine is none of the place's
+    assert may == f"http://proxy.example:3128|localhost|{proxy}|/etc/agentenv/company.pem|a certificate"
+    assert may_not == "||||"
+
+
+def test_the_environment_of_the_spec_is_added_byte_for_byte(here: World) -> None:
+    value = "a 'b' \"c\" $(d)\n/app sudo"
+    (answer,) = asyncio.run(ask(here.provider(), 'printf %s "$GIVEN"', env={"GIVEN": value}))
+    assert answer == value
+
+
+def test_the_running_interpreter_is_shown_where_the_machine_has_none(here: World) -> None:
+    provider = here.provider()
+    base = Path(sys.base_prefix)
+    provider._known_machine = replace(probe.survey(), python=base)
+    found, prefix = asyncio.run(ask(provider, "command -v python3", "python3 -c 'import sys, json, ssl; print(sys.prefix)'"))
+    assert found == "/opt/python/bin/python3"
+    assert prefix == "/opt/python"
+
+
+def test_the_interpreter_of_the_machine_counts_only_when_it_is_new_enough_and_below_usr(tmp_path: Path) -> None:
+    usr, running = tmp_path / "usr", tmp_path / "running"
+    (usr / "bin").mkdir(parents=True)
+    (running / "bin").mkdir(parents=True)
+    assert probe.python_for_inside(usr, running)[0] == running
+    (usr / "bin/python3.8").touch()
+    (usr / "bin/python3").symlink_to("python3.8")
+    assert probe.python_for_inside(usr, running)[0] == running
+    (usr / "bin/python3").unlink()
+    (usr / "bin/python3.12").touch()
+    (usr / "bin/python3").symlink_to("python3.12")
+    assert probe.python_for_inside(usr, running) == (None, "/usr/bin/python3 is 3.12")
+
+
+def test_doctor_is_told_every_part_with_a_hint_for_what_is_missing() -> None:
+    findings = probe.examine()
+    assert {finding.name for finding in findings} >= {"user", "user namespaces", "bubblewrap", "outbound network", "control groups"}
+    assert all(finding.detail for finding in findings)
+    nothing = probe.Machine(is_root=False, user_namespaces="user.max_user_namespaces is 0", slirp_problem="slirp4netns is not installed")
+    missing = {finding.name: finding for finding in probe.findings(nothing)}
+    assert not missing["confined places"].ok
+    assert "--unsafe-host" in missing["confined places"].hint
+    assert "slirp4netns" in missing["outbound network"].hint
