@@ -25,6 +25,8 @@ DERIVED = "__"
 _EXTRA = frozenset(" ._-~/@()+,&")
 _INVISIBLE = frozenset((0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10)))
 _ENCODED_LOCAL = r"(?s:local/.*|local-[a-z0-9-]*-[0-9a-f]{12})"
+_PLAIN_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What nearly every segment is: legal without a look at each character."""
 _SAFE_NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SLUG_LENGTH = 48
@@ -66,6 +68,8 @@ def check_id(id: str, *, what: str = "id", source: str | None = None, path: str 
 
 def segment_problem(segment: str) -> str | None:
     """Why a text can't be one segment of a local id, or None."""
+    if _PLAIN_SEGMENT.fullmatch(segment):
+        return None
     if segment in {"", ".", ".."}:
         return f"has the segment {segment!r}, which names nothing"
     if segment != segment.strip(" "):

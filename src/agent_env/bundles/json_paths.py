@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from agent_env.documents.reading import at
-from agent_env.documents.task import TaskDocument
+from agent_env.documents.task import StepEnvelope, TaskDocument
 from agent_env.documents.updates import Json
 
 Path = tuple[str | int, ...]
@@ -76,7 +76,8 @@ def rewritten(task: TaskDocument, changed: Mapping[int, list[tuple[Path, str]]])
         for path, id in changes:
             step = _with(step, path, id)
         steps[index] = step
-        envelopes[index] = replace(envelopes[index], fields=step)
+        old = envelopes[index]
+        envelopes[index] = StepEnvelope(old.id, old.type, old.depends_on, old.fail_task_on_error, old.retry_from_step_id, old.version, step)
     return replace(task, steps=tuple(steps), envelopes=tuple(envelopes))
 
 

@@ -31,13 +31,14 @@ class Check:
     """What the ledger says of one write."""
 
     inputs: Mapping[str, Json]
-    digest: str
     version: int
     """The version that holds this content: the stored one, or the one that a write would make."""
     reasons: tuple[str, ...] = ()
     """Why it has to be written; none means that it need not."""
     adopted: bool = False
     """The stored version is right although no finished row says so."""
+    certain: bool = True
+    """False when a file changed while it was written: nobody knows which content the stored version has."""
 
     @property
     def content(self) -> str:
@@ -60,6 +61,13 @@ def body_of(write: Write) -> dict[str, Json] | None:
         case BundleKind.EVAL:
             return eval_body(write.resolved)
     return None
+
+
+def digest_for(write: Write, inputs: Mapping[str, Json]) -> str:
+    """What a row compares: everything that goes into a document, and how it is compared."""
+    from agent_env.stores import digest_of
+
+    return digest_of({"scheme": SCHEME, "collection": write.collection, "id": write.entry.id, "inputs": inputs})
 
 
 class Checker:
@@ -91,22 +99,19 @@ class Checker:
             write: The entry.
             versions: Versions of the documents before it, written or predicted, by id.
         """
-        from agent_env.stores import digest_of
-
         body = body_of(write)
         inputs = self._inputs(write, body, versions)
-        digest = digest_of({"scheme": SCHEME, "collection": write.collection, "id": write.entry.id, "inputs": inputs})
         key = (write.collection, write.entry.id)
         row, head = self._rows.get(key), self._heads.get(key)
         if head is None:
-            return Check(inputs, digest, 1, ("new",))
-        if row is not None and row.status == "done" and row.digest == digest and row.version == head.version and row.scheme == SCHEME:
-            return Check(inputs, digest, head.version)
+            return Check(inputs, 1, ("new",))
+        if row is not None and row.status == "done" and row.version == head.version and row.digest == digest_for(write, inputs):
+            return Check(inputs, head.version)
         if body is not None and inputs["config"] == head.digest:
-            return Check(inputs, digest, head.version, adopted=True)
+            return Check(inputs, head.version, adopted=True)
         if body is None and (row is None or row.status == "pending") and self._is_stored(write, head.version):
-            return Check(inputs, digest, head.version, adopted=True)
-        return Check(inputs, digest, head.version + 1, tuple(_reasons(write, row, inputs, head.version)) or ("its content changed",))
+            return Check(inputs, head.version, adopted=True)
+        return Check(inputs, head.version + 1, tuple(_reasons(write, row, inputs, head.version)) or ("its content changed",))
 
     def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Mapping[str, int]) -> dict[str, Json]:
         from agent_env.stores import digest_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.documents import WRITERS, Hashes
-from agent_env.bundles.ledger import SCHEME, Check, Checker, body_of
+from agent_env.bundles.ledger import SCHEME, Check, Checker, body_of, digest_for
 from agent_env.bundles.plan import BundlePlan, PlannedTask, PlanStores, Write
 from agent_env.errors import AgentEnvError, Problem, ProblemsError, StorageError
 
@@ -168,7 +168,7 @@ def _written(write: Write, check: Check, stores: WriteStores, hashes: Hashes) ->
     as_hashed = {hashes.facts(path).sha256 for path in entry.files.values()}
     meanwhile = bool(entry.files) and not {file.sha256 for file in files.values()} <= as_hashed
     # A file that changed between hashing and writing: the row must not claim that the hashed content is stored.
-    return replace(check, version=stored.version, digest="" if meanwhile else check.digest)
+    return replace(check, version=stored.version, certain=not meanwhile)
 
 
 def _row(write: Write, check: Check, status: str) -> LedgerRow:
@@ -179,7 +179,7 @@ def _row(write: Write, check: Check, status: str) -> LedgerRow:
         id=write.entry.id,
         bundle=write.bundle_id,
         status="done" if status == "done" else "pending",
-        digest=check.digest or None,
+        digest=digest_for(write, check.inputs) if check.certain else None,
         inputs=check.inputs,
         version=check.version,
         scheme=SCHEME,

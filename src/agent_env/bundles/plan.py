@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -136,14 +138,27 @@ def plan_folder(
     Raises:
         ProblemsError: Everything wrong, in one round.
     """
-    reading = read_bundle(root, id_root=id_root, name=name, strict=strict, environ=environ)
-    resolved, problems = resolve_bundle(reading.bundle, declared_refs)
-    planner = _Planner(resolved, stores, overrides=overrides or {}, strict=strict)
-    planner.problems += [*reading.problems, *problems]
-    plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
+    with _uncollected():
+        reading = read_bundle(root, id_root=id_root, name=name, strict=strict, environ=environ)
+        resolved, problems = resolve_bundle(reading.bundle, declared_refs)
+        planner = _Planner(resolved, stores, overrides=overrides or {}, strict=strict)
+        planner.problems += [*reading.problems, *problems]
+        plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
     if planner.problems:
         raise ProblemsError(sorted_problems(planner.problems))
     return plan
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without searching for unreachable circles: what a plan makes, it keeps, so each search would look at all of it for nothing."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def plan_bundle(

@@ -124,6 +124,7 @@ class Resolver:
         self.problems: list[Problem] = []
         self._names = {kind: _Names(bundle.entries, bundle.ignored, kind) for kind in _FOLDERS}
         self.settings = bundle.settings
+        self.has_defaults = bundle.settings.agent is not None or bundle.settings.sandbox is not None
         self._refs_of = refs_of
         self._declared: dict[str, Declared] = {}
         self.written_by: dict[str, str] = {entry.id: entry.path for entry in bundle.entries}

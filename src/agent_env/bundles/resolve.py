@@ -62,7 +62,7 @@ class TaskResolver:
         changed: dict[int, list[tuple[Path, str]]] = {}
         for index, written in enumerate(self._task.steps):
             declared = self._resolver.declared(written["type"])
-            changes = list(self._defaults(written))
+            changes = list(self._defaults(written)) if self._resolver.has_defaults else []
             step = {**written, **{str(path[0]): value for path, value in changes}} if changes else written
             if declared is None:
                 self._opaque(index, step)

@@ -162,7 +162,7 @@ def plan_task(
     problems = list(dict.fromkeys(problems))
     if problems or (strict and warnings):
         raise ProblemsError([*problems, *(warnings if strict else ())])
-    return replace(plan, warnings=tuple(warnings))
+    return replace(plan, warnings=tuple(warnings)) if warnings else plan
 
 
 def read_steps(

@@ -200,9 +200,12 @@ class Documents:
         return self._db.write(remove)
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+
 def digest_of(body: Mapping[str, Json]) -> str:
     """`sha256:<hex>` of a JSON object, whatever the order of its keys."""
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    text = _CANONICAL.encode(body)
     return f"sha256:{hashlib.sha256(text.encode('ascii')).hexdigest()}"
 
 
