@@ -271,7 +271,7 @@ def write_sudo(folder: Path) -> Path:
     """
     path = folder / f"sudo-{hashlib.sha256(SUDO.encode()).hexdigest()[:16]}"
     if not path.exists():
-        fresh = path.with_name(f".sudo-{os.getpid()}")
+        fresh = path.with_name(f".sudo-{os.getpid()}-{os.urandom(4).hex()}")
         fresh.write_text(SUDO)
         fresh.chmod(0o755)
         fresh.replace(path)
