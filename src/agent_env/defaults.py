@@ -57,6 +57,8 @@ class Limits:
     lease_renew_seconds: float = 10.0
     retry_backoff_seconds: float = 0.5
     retry_backoff_max_seconds: float = 30.0
+    control_delay_seconds: float = 0.05
+    """How old a run gets before it opens its control socket: one that is over sooner needs none."""
     drain_seconds: float = 30.0
     closing_step_seconds: float = 600.0
     """What an `always_run` step without a limit of its own may take after a failure or cancellation."""

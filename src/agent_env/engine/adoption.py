@@ -24,17 +24,17 @@ UNKNOWN_EPOCHS = 1_000_000
 """Added to the epoch of a sandbox whose run this database does not know: more than any number of owners that it had."""
 
 
-async def adopt_all(context: Mapping[str, Json], lease: Lease, stores: Stores, providers: Providers, installation: Installation) -> None:
-    """Takes over every sandbox that the context names and that this run does not have yet.
+async def adopt_all(context: Mapping[str, Json], lease: Lease, stores: Stores, providers: Providers, installation: Installation) -> bool:
+    """Takes over every sandbox that the context names and that this run does not have yet. Returns whether it names any.
 
     Raises:
         RunOwnedError: A live run still uses one.
         PlaceLostError: One no longer exists.
         PlacementError: One belongs to another installation.
     """
-    wanted = [removal for removal in removals_of(context) if removal.sandbox_id]
+    wanted = list(removals_of(context))
     if not wanted:
-        return
+        return False
     rows = {row.id: row for row in stores.journal.resources()}
     for removal in wanted:
         row = rows.get(removal.sandbox_id)
@@ -42,6 +42,7 @@ async def adopt_all(context: Mapping[str, Json], lease: Lease, stores: Stores, p
             await _adopt_unknown(removal, lease, stores, providers, installation)
         elif row.run_id != lease.run_id:
             await _adopt_known(row, lease, stores)
+    return True
 
 
 async def _adopt_known(row: ResourceRow, lease: Lease, stores: Stores) -> None:

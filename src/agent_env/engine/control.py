@@ -30,28 +30,56 @@ def run_folder(state_root: Path, run_id: str) -> Path:
 
 
 @asynccontextmanager
-async def listening(folder: Path, handle: Handle) -> AsyncIterator[None]:
-    """Serves the control socket of a run while the block runs. The folder is 0700, the socket 0600."""
+async def listening(folder: Path, handle: Handle, *, limits: Limits) -> AsyncIterator[None]:
+    """Serves the control socket of a run while the block runs. The folder is 0700, the socket 0600.
+
+    Answers that are under way when the block ends are given to their end, within `limits.cleanup_seconds`.
+    """
     bound = _bound(folder)
-    connections: set[asyncio.Task[None]] = set()
-
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            connections.add(task)
-            task.add_done_callback(connections.discard)
-        await _serve(reader, writer, handle)
-
-    server = await asyncio.start_unix_server(connected, sock=bound)
+    connections = _Connections(handle)
+    server = await asyncio.start_unix_server(connections.serve, sock=bound)
     try:
         yield
     finally:
         server.close()
         (folder / SOCKET_NAME).unlink(missing_ok=True)
-        for task in list(connections):
+        await connections.close(limits.cleanup_seconds)
+
+
+class _Connections:
+    """Who is connected, and who is being answered."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._open: set[asyncio.Task[None]] = set()
+        self._busy: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            return
+        self._open.add(task)
+        try:
+            while not self._closing and (line := await reader.readline()):
+                self._busy.add(task)
+                await _answer(line, writer, self._handle)
+                self._busy.discard(task)
+        except (ConnectionError, ValueError):
+            pass  # The other side went away, or sent a line beyond the reader's limit: the connection is over, the run is not.
+        finally:
+            self._open.discard(task)
+            self._busy.discard(task)
+            writer.close()
+
+    async def close(self, seconds: float) -> None:
+        self._closing = True
+        for task in self._open - self._busy:
             task.cancel()
-        if connections:
-            await asyncio.wait(connections)
+        if self._open:
+            _, late = await asyncio.wait(self._open, timeout=seconds)
+            for task in late:
+                task.cancel()
 
 
 async def ask(folder: Path, request: Mapping[str, Json], *, limits: Limits) -> Mapping[str, Json] | None:
@@ -85,16 +113,6 @@ async def stream(folder: Path, request: Mapping[str, Json]) -> Answer:
             yield json.loads(line)
     except ConnectionError:
         return
-    finally:
-        writer.close()
-
-
-async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handle: Handle) -> None:
-    try:
-        while line := await reader.readline():
-            await _answer(line, writer, handle)
-    except (ConnectionError, ValueError):
-        pass  # The other side went away, or sent a line beyond the reader's limit: the connection is over, the run is not.
     finally:
         writer.close()
 

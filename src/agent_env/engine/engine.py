@@ -74,6 +74,8 @@ class Engine:
         self._providers: dict[str, Provider] = {}
         self._live: dict[str, OwnedRun] = {}
         self._overrides: dict[str, Mapping[str, Json]] = {}
+        self._plans: dict[str, TaskPlan] = {}
+        """What was submitted here and waits to be executed; a resume reads it from the database instead."""
         self._house = House(
             stores,
             self._provider,
@@ -143,6 +145,7 @@ class Engine:
         )
         if options.overrides:
             self._overrides[run_id] = options.overrides
+        self._plans[run_id] = seeded
         return run_id
 
     def _start_context(self, plan: TaskPlan, options: RunOptions, instance_id: str) -> dict[str, Json]:
@@ -230,7 +233,8 @@ class Engine:
     ) -> RunOutcome:
         lease = await self.stores.journal.claim(run_id, takeover=takeover)
         overrides = self._overrides.get(run_id, {})
-        owned = OwnedRun(self._house, lease, cancellation, observer=observer, asked=asked, overrides=overrides)
+        plan = self._plans.pop(run_id, None)
+        owned = OwnedRun(self._house, lease, cancellation, observer=observer, asked=asked, overrides=overrides, plan=plan)
         self._live[run_id] = owned
         try:
             return await owned.run()

@@ -71,7 +71,9 @@ class OwnedRun:
         observer: Observer | None,
         asked: Resumption,
         overrides: Mapping[str, Json],
+        plan: TaskPlan | None = None,
     ) -> None:
+        self._plan = plan
         self.cancellation = cancellation
         self._house = house
         self._lease = held
@@ -90,23 +92,33 @@ class OwnedRun:
             AgentEnvError: It could not be begun (a decision is needed, a place is gone).
         """
         over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        folder = control.run_folder(self._house.installation.state_root, self._lease.run_id)
         try:
-            async with control.listening(folder, self._handle), asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
                 group.create_task(
                     lease.keep(self._lease, self._journal, over=over, tick=self._tick, clock=self._house.clock, limits=self._house.limits)
                 )
+                group.create_task(self._listen(over))
                 try:
                     return await self._go()
                 finally:
                     over.set_result(None)
+                    self._events.close()
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
         finally:
             await self._leave()
 
+    async def _listen(self, over: asyncio.Future[None]) -> None:
+        """Serves the control socket, unless the run is over before anybody could have asked for it."""
+        limits = self._house.limits
+        await asyncio.wait({over}, timeout=limits.control_delay_seconds)
+        if not over.done():
+            folder = control.run_folder(self._house.installation.state_root, self._lease.run_id)
+            async with control.listening(folder, self._handle, limits=limits):
+                await self._tick()  # what was asked through the database while nobody listened
+                await asyncio.wait({over})
+
     async def _leave(self) -> None:
-        self._events.close()
         if self._shared is not None:
             await self._shared.sandboxes.aclose()
         try:
@@ -118,8 +130,8 @@ class OwnedRun:
     async def _go(self) -> RunOutcome:
         house, begun = self._house, self._house.clock.monotonic()
         stored = self._journal.load(self._lease.run_id)
-        await adopt_all(stored.context or {}, self._lease, house.stores, house.providers, house.installation)
-        stored = self._journal.load(self._lease.run_id)
+        if await adopt_all(stored.context or {}, self._lease, house.stores, house.providers, house.installation):
+            stored = self._journal.load(self._lease.run_id)
         shared, execution, graph = self._prepare(stored)
         done = await recover(execution, shared, graph, stored.attempts, self._asked)
         await self._journal.set_run(self._lease, status="running", notes={STOP_NOTE: None, KEPT_NOTE: None})
@@ -133,7 +145,7 @@ class OwnedRun:
         return await self._finish(stored, execution, ending, begun)
 
     def _prepare(self, stored: StoredRun) -> tuple[Shared, Execution, Graph]:
-        plan = plan_of(stored, self._house.stores)
+        plan = self._plan or plan_of(stored, self._house.stores)
         fold = Fold.of(stored.context or {}, (c for row in stored.attempts if (c := committed_of(row))), stored.resets)
         shared = self._share(stored)
         numbers: dict[str, int] = {}
