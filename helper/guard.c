@@ -62,10 +62,10 @@ static void run_slirp(struct confinement *conf, int network, int owner, int aliv
   arguments[count++] = "--configure";
   arguments[count++] = "--mtu=65520";
   arguments[count++] = "--disable-host-loopback";
-  arguments[count++] = "--enable-sandbox";
   arguments[count++] = exit_fd;
   if (conf->slirp_ready >= 0) arguments[count++] = ready;
-  if (geteuid()) arguments[count++] = owner_path;
+  /* An ordinary user's needs no sandbox of its own: it keeps that user's rights and no capability. */
+  arguments[count++] = geteuid() ? owner_path : "--enable-sandbox";
   if (conf->slirp_api) {
     snprintf(api, sizeof api, "--api-socket=%s", conf->slirp_api);
     arguments[count++] = api;

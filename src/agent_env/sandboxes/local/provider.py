@@ -203,7 +203,7 @@ class LocalProvider:
 
     @property
     def _work_root(self) -> Path:
-        return work_root(self._environ)
+        return work_root(self._environ, self._records.root.with_name("work"))
 
     def _can_confine(self) -> bool:
         match self._options.confiner:
@@ -264,7 +264,12 @@ class LocalProvider:
             confiner="bwrap" if self._bwrap() else "helper",
             cgroups=tuple(str(group.folder) for group in control.groups(self.machine, spec)),
             base_uid=_private_range(spec.sandbox_id) if private else None,
-            network={"mode": network.mode, "how": network.how, "policy": policy.model_dump(mode="json")},
+            network={
+                "mode": network.mode,
+                "how": network.how,
+                "demanded": spec.network is not None,
+                "policy": policy.model_dump(mode="json"),
+            },
             levels={name: level.value for name, level in self._levels().items()},
             limits={"memory": spec.memory_bytes, "processes": spec.processes, "cpu": spec.cpu, "disk": spec.disk_bytes},
             ttl_seconds=spec.ttl_seconds,

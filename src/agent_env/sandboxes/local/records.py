@@ -52,7 +52,7 @@ class Facts:
     base_uid: int | None = None
     """The first host id of its private range; None when it shares the user's own."""
     network: Mapping[str, Any] = field(default_factory=dict)
-    """`mode` as asked, `how` it is done, and `policy`."""
+    """`mode`, `how` it is done, the `policy`, and whether that was `demanded`."""
     levels: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[str, float] = field(default_factory=dict)
     ttl_seconds: float = 0.0
@@ -175,11 +175,17 @@ def _text(facts: Facts) -> str:
     return json.dumps({name: getattr(facts, name) for name in Facts.__dataclass_fields__}, default=dict)
 
 
-def work_root(environ: Mapping[str, str]) -> Path:
-    """Where the sandboxes' own folders are: `$AGENT_ENV_LOCAL_SANDBOX_DIR`, else `~/.agent-env-sandboxes`."""
+def work_root(environ: Mapping[str, str], fallback: Path) -> Path:
+    """Where the sandboxes' own folders are: `$AGENT_ENV_LOCAL_SANDBOX_DIR`, else `~/.agent-env-sandboxes`.
+
+    Where there is no home that can be written (TP-12), the state folder's `fallback` serves.
+    """
     named = environ.get("AGENT_ENV_LOCAL_SANDBOX_DIR", "")
-    home = environ.get("HOME", "")
-    return Path(named).absolute() if named else (Path(home) if home else Path.home()) / ".agent-env-sandboxes"
+    if named:
+        return Path(named).absolute()
+    home = Path(environ.get("HOME") or Path.home())
+    usable = home.is_dir() and os.access(home, os.W_OK | os.X_OK)
+    return home / ".agent-env-sandboxes" if usable else fallback
 
 
 def new_work_dir(root: Path, sandbox_id: str) -> Path:

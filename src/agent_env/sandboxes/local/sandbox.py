@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_env.defaults import Limits
 from agent_env.documents.network import NetworkPolicy
-from agent_env.errors import PlaceLostError, UnsupportedError
+from agent_env.errors import PlaceLostError, SandboxUnavailableError, UnsupportedError
 from agent_env.places import Command, Completed, Ending, Place, PlaceKind, Published
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.places.helper.connection import Connection
@@ -117,10 +117,11 @@ class LocalPlace(HelperPlace):
         self._settling = settling
         self._watch = watch
         self._settle_seconds = limits.connect_seconds
+        self._network_demanded = bool(facts.network.get("demanded"))
 
     async def run(self, command: Command) -> Completed:
         """As the contract says. A command that ends badly while a limit of the *place* was reached is `LOST`, never a score."""
-        await self._settling.wait(self._settle_seconds)
+        await self._settled()
         before = self._watch.snapshot()
         completed = await super().run(command)
         if completed.ok or completed.ending is Ending.TIMED_OUT:
@@ -130,8 +131,19 @@ class LocalPlace(HelperPlace):
 
     async def start(self, command: Command) -> HelperProcess:
         """As the contract says."""
-        await self._settling.wait(self._settle_seconds)
+        await self._settled()
         return await super().start(command)
+
+    async def _settled(self) -> None:
+        """A network that nobody asked for may be missing; one that a policy demands may not, and limits never."""
+        await self._settling.wait(self._settle_seconds)
+        failed = self._settling.failed - (set() if self._network_demanded else {"network"})
+        if failed:
+            raise SandboxUnavailableError(
+                f"the {' and '.join(sorted(failed))} of sandbox {self.id} could not be set up",
+                concerns=self.id,
+                hint="the file helper.log beside its record says why",
+            )
 
 
 class LocalSandbox:
