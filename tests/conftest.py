@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.postgres import database_url, postgres_server, postgres_url
 
 __all__ = ["database_url", "postgres_server", "postgres_url"]
+
+
+# A shared machine may be slow at any moment: examples are bounded by their number, never by the clock.
+settings.register_profile("shared", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("shared")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_env.documents.context import REQUIRED_KEYS, SCALARS, SECRET_KEYS, new_context, read_context, safe_context
@@ -62,30 +62,39 @@ def test_missing_keys_are_filled_and_unknown_ones_kept() -> None:
     assert context == {**new_context(), "extra": {"x": [1, 1]}}
 
 
+SMALL = (
+    st.none()
+    | st.booleans()
+    | st.integers(0, 3)
+    | st.text(max_size=3)
+    | st.just([])
+    | st.just({})
+    | st.lists(st.integers(0, 1), max_size=3)
+)
+
+
 def records(required: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(
         lambda extra, given: {**extra, **given},
-        st.dictionaries(st.text(), JSON_VALUES, max_size=2),
-        st.fixed_dictionaries(dict.fromkeys(required, JSON_VALUES)),
+        st.dictionaries(st.text(), SMALL, max_size=2),
+        st.fixed_dictionaries(dict.fromkeys(required, SMALL)),
     )
 
 
 CONTEXTS = st.fixed_dictionaries(
     {name: st.lists(records(required), max_size=2) for name, required in REQUIRED_KEYS.items()}
-    | {"metadata": st.dictionaries(st.text(), JSON_VALUES, max_size=4)}
+    | {"metadata": st.dictionaries(st.text(), SMALL, max_size=4)}
     | {name: st.none() | st.text() for name in SCALARS},
-    optional={"something_newer": JSON_VALUES},
+    optional={"something_newer": SMALL},
 )
 
 
-@settings(max_examples=40)
 @given(CONTEXTS)
 def test_every_context_survives_the_round_trip_with_duplicates_and_empty_values(context: dict[str, Any]) -> None:
     assert read_context(json.loads(json.dumps(context)), source="c.json") == context
 
 
-@settings(max_examples=60)
-@given(JSON_VALUES | st.dictionaries(st.sampled_from([*REQUIRED_KEYS, "metadata", *SCALARS]), JSON_VALUES | st.lists(JSON_VALUES)))
+@given(SMALL | st.dictionaries(st.sampled_from([*REQUIRED_KEYS, "metadata", *SCALARS]), SMALL | st.lists(SMALL, max_size=2)))
 def test_any_json_ends_in_a_context_or_in_problems_with_file_and_path(data: Any) -> None:
     found = problems_of(lambda: read_context(data, source="c.json"))
     assert all(problem.file == "c.json" and (problem.path or "").startswith("$") for problem in found)
