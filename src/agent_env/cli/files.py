@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,5 +43,6 @@ def write_private(path: Path, data: bytes) -> None:
             file.write(data)
         beside.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink()
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="choose another --output") from error
