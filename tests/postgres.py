@@ -17,6 +17,8 @@ import pytest
 
 SUPERUSER = "agentenv"
 SERVER_USER = "postgres"
+PREFIX = "agentenv-pg-"
+OWNER = "session"
 QUICK = "-c fsync=off -c full_page_writes=off -c max_connections=200 -c shared_buffers=16MB -c listen_addresses="
 
 
@@ -75,8 +77,10 @@ def server_binaries() -> Path | None:
 
 
 def start_server(binaries: Path) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="agentenv-pg-", dir="/tmp"))
+    sweep(binaries)
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))
     folder.chmod(0o755)
+    (folder / OWNER).write_text(str(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()))
     if os.getuid() == 0:  # the server refuses to run as root
         account = pwd.getpwnam(SERVER_USER)
         os.chown(folder, account.pw_uid, account.pw_gid)
@@ -86,8 +90,16 @@ def start_server(binaries: Path) -> Path:
     return folder
 
 
+def sweep(binaries: Path) -> None:
+    """Stops servers of sessions that were killed."""
+    for owner in Path("/tmp").glob(f"{PREFIX}*/{OWNER}"):
+        if owner.stat().st_uid == os.getuid() and not Path("/proc", owner.read_text()).exists():
+            stop_server(binaries, owner.parent)
+
+
 def stop_server(binaries: Path, folder: Path) -> None:
-    run(folder, [binaries / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop"])
+    if (folder / "data" / "postmaster.pid").exists():
+        run(folder, [binaries / "pg_ctl", "-D", folder / "data", "-m", "immediate", "-w", "stop"])
     shutil.rmtree(folder)
 
 
