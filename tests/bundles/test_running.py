@@ -33,6 +33,7 @@ from agent_env.config import Config, load_config
 from agent_env.engine import Engine, Event
 from agent_env.engine.opening import open_engine
 from agent_env.engine.options import Stores
+from agent_env.errors import ProblemsError
 from agent_env.stores.opening import open_memory
 from tests.bundles.building import BOX, GOOD, write
 
@@ -236,11 +237,22 @@ def test_tp12_a_call_does_not_depend_on_the_current_folder(tmp_path: Path, confi
 def test_a_default_sandbox_of_the_bundle_fills_what_steps_leave_open_tp02(tmp_path: Path, config: Config) -> None:
     steps = [{key: value for key, value in REFERENCE_HELLO[0].items() if key != "sandbox_type"}, *REFERENCE_HELLO[1:]]
     root = write(tmp_path / "bundle", {**GOOD, **HELLO, "tasks/hello.json": steps, "bundle.toml": '[defaults]\nsandbox = "nowhere"'})
-    call = run(config, root, tasks=["hello", "good"])
-    by_task = {task.task: task.outcome for task in call.runs}
-    assert by_task["tasks/good.json"].status == "completed"
-    assert by_task["tasks/hello.json"].status == "failed"
-    assert "nowhere" in str(by_task["tasks/hello.json"].error)
+    assert run(config, root, tasks=["good"]).completed
+    with pytest.raises(ProblemsError, match="nowhere") as raised:
+        run(config, root, tasks=["hello", "good"])
+    assert [(problem.file, problem.path) for problem in raised.value.problems] == [("tasks/hello.json", "$[0]")]
+
+
+def test_a_deploy_that_no_provider_can_make_is_refused_before_anything_runs(tmp_path: Path, config: Config) -> None:
+    many = {f"tasks/t{number}.json": [{**BOX, "sandbox_type": "nowhere,local"}] for number in range(3)}
+    root = write(tmp_path / "bundle", {**HELLO, **many, "tasks/c.json": [{**BOX, "sandbox_mode": "container", "image": "x", "port": 80}]})
+    assert run(config, root, tasks=["hello"]).passed
+    with pytest.raises(ProblemsError) as raised:
+        run(config, root)
+    told = {problem.file: problem.message for problem in raised.value.problems}
+    assert set(told) == {"tasks/c.json", "tasks/t0.json"}
+    assert "local" in told["tasks/c.json"]
+    assert "and 2 more deploys" in told["tasks/t0.json"]
 
 
 CALL = """

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 from agent_env.bundles.locks import bundle_locks
 from agent_env.bundles.materialise import WriteStores, Written, materialise
 from agent_env.bundles.plan import BundlePlan, PlannedEval, plan_folder
+from agent_env.bundles.preflight import preflight
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
 from agent_env.documents.outcomes import OUTCOMES, Kind
 from agent_env.documents.updates import Json
 from agent_env.engine.events import Event
 from agent_env.engine.options import RunOptions
 from agent_env.engine.outcome import RunOutcome, described
-from agent_env.errors import AgentEnvError, SupersededError
+from agent_env.errors import AgentEnvError, ProblemsError, SupersededError
 from agent_env.ids import new_run_id
 
 if TYPE_CHECKING:
@@ -188,6 +189,9 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     """
     stores = engine.stores
     plan = await asyncio.to_thread(plan_request, request, stores)
+    problems = await preflight(plan, engine.provider, config.sandbox.default, request.overrides)
+    if problems:
+        raise ProblemsError(problems)
     on_wait = observer.on_wait if observer else None
     bundles = {write.bundle_id for write in plan.writes}
     async with bundle_locks(config.state_root / "locks", bundles, limits=config.limits, on_wait=on_wait):

@@ -99,6 +99,10 @@ class Engine:
                 stack.push_async_callback(provider.aclose)
         self._providers.clear()
 
+    def provider(self, name: str) -> Provider:
+        """A provider of this engine's, which closes it."""
+        return self._provider(name)
+
     def _provider(self, name: str) -> Provider:
         if name not in self._providers:
             self._providers[name] = self._make_provider(name)
