@@ -27,7 +27,8 @@ struct confinement {
   int events_fd;
   unsigned long long processes, watch_memory, file_size, watch_disk; /* 0: no limit */
   const char *disk_folder;
-  const char *slirp, *slirp_api;
+  const char *slirp;
+  char *slirp_api;
   int slirp_ready, limited;
   pid_t slirp_pid;
   const char *bwrap;

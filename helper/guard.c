@@ -67,7 +67,12 @@ static void run_slirp(struct confinement *conf, int network, int owner, int aliv
   /* An ordinary user's needs no sandbox of its own: it keeps that user's rights and no capability. */
   arguments[count++] = geteuid() ? owner_path : "--enable-sandbox";
   if (conf->slirp_api) {
-    snprintf(api, sizeof api, "--api-socket=%s", conf->slirp_api);
+    /* A socket's path must be short, so it is named from its own folder. */
+    char *name = strrchr(conf->slirp_api, '/');
+    if (!name) _exit(127);
+    *name = 0;
+    if (chdir(conf->slirp_api)) _exit(127);
+    snprintf(api, sizeof api, "--api-socket=%s", name + 1);
     arguments[count++] = api;
   }
   arguments[count++] = "--netns-type=path";

@@ -23,6 +23,7 @@ from agent_env.sandboxes.local import link, removal
 from agent_env.sandboxes.local.launch import Plan, Started, start
 from agent_env.sandboxes.local.probe import Machine, survey
 from agent_env.sandboxes.local.processes import MARKER, Identity, boot_id
+from agent_env.sandboxes.local.publish import publish, write_port_map
 from agent_env.sandboxes.local.records import (
     Facts,
     Records,
@@ -40,6 +41,7 @@ _FIRST_PRIVATE_ID = 1_000_000_000
 _IDS_EACH = 65_536
 _RANGES = 16_000
 _BACKLOG = 64
+_SLIRP_SOCKET = "slirp.sock"
 _SPARE_PROCESSES = 16
 """What the helper itself may need beside the commands."""
 
@@ -103,6 +105,7 @@ class LocalProvider:
             shape=Shape.MACHINE_BACKED,
             egress=frozenset({NetworkMode.NONE, NetworkMode.ALLOW_ALL}),
             limits=self._levels(),
+            publish=True,
             notes=self._notes(),
         )
 
@@ -139,9 +142,22 @@ class LocalProvider:
             undo.callback(lambda: Settling(waits).close())
             work = asyncio.to_thread(self._make, facts, spec, waits)
             facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
+            if spec.ports:
+                facts = await self._publish(facts, spec.ports, Settling(waits))
             sandbox = await self._handle(facts, spec.epoch, spec.token, waits)
             undo.pop_all()
             return sandbox
+
+    async def _publish(self, facts: Facts, ports: Sequence[int], settling: Settling) -> Facts:
+        """Ports of a place that shares this machine's network are this machine's; without a network there are none to publish."""
+        published = {served: served for served in ports} if facts.network["how"] == "machine" else {}
+        if facts.network["how"] == "slirp4netns":
+            await settling.wait(self._limits.connect_seconds)
+            published = await publish(self._records.folder(facts.sandbox_id) / _SLIRP_SOCKET, ports, limits=self._limits)
+        await asyncio.to_thread(write_port_map, Path(facts.work_dir), published)
+        facts = replace(facts, ports={str(served): port for served, port in published.items()})
+        self._records.write(facts)
+        return facts
 
     async def _undo(self, sandbox_id: str) -> None:
         with contextlib.suppress(InfrastructureError):  # the first error is the one to tell; `gc` finds what is left
@@ -338,9 +354,10 @@ class LocalProvider:
             words += ["--file-size", str(spec.disk_bytes), "--watch-disk", str(spec.disk_bytes), facts.work_dir]
         if facts.network["how"] == "slirp4netns":
             words += ["--slirp", str(self.machine.slirp)]
+            words += ["--slirp-api", str(folder / _SLIRP_SOCKET)] if spec.ports else []
         return [*words, *(["--bwrap", bwrap] if bwrap else [])]
 
-    async def _handle(self, facts: Facts, epoch: int, token: str, waits: Mapping[str, int]) -> LocalSandbox:
+    async def _handle(self, facts: Facts, epoch: int, token: str, waits: dict[str, int]) -> LocalSandbox:
         folder = self._records.folder(facts.sandbox_id)
         connection = await link.connect(folder / "helper.sock", sandbox_id=facts.sandbox_id, epoch=epoch, token=token, limits=self._limits)
         return LocalSandbox(facts, self._records, connection, settling=Settling(waits), limits=self._limits)

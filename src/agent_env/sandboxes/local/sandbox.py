@@ -22,7 +22,6 @@ from agent_env.sandboxes.local.records import Facts, Records
 from agent_env.waiting import deadline
 
 CONTAINER_MARKER = ".agent-container-mode"
-PORT_MAP = ".port-map.json"
 
 
 class Settling:
@@ -31,8 +30,8 @@ class Settling:
     Files can be moved meanwhile, so the milliseconds are usually over before a command comes.
     """
 
-    def __init__(self, waits: Mapping[str, int]) -> None:
-        self._waits = dict(waits)
+    def __init__(self, waits: dict[str, int]) -> None:
+        self._waits = waits
         self._lock = asyncio.Lock()
         self.failed: set[str] = set()
 
