@@ -102,3 +102,15 @@ def test_an_eval_may_name_a_stored_task_pinned(tmp_path: Path, stores: Stores, h
     plan = plan_folder(root, stores)
     assert [(task.name, task.version, len(task.plan.steps)) for task in plan.tasks] == [("tasks/good.json", None, 3), ("team/x", 1, 1)]
     assert [evaluation.tasks for evaluation in plan.evals] == [(0, 1)]
+
+
+def test_no_public_name_of_the_room_is_hidden_by_a_module() -> None:
+    import importlib
+    import pkgutil
+
+    import agent_env.bundles as room
+
+    modules = {module.name for module in pkgutil.iter_modules(room.__path__)}
+    for module in modules:
+        importlib.import_module(f"agent_env.bundles.{module}")
+    assert not modules & set(dir(room))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent_env.bundles import materialise, plan_folder
-from agent_env.bundles.materialise import Written
+from agent_env.bundles.materialising import Written
 from agent_env.engine.options import Stores
 from agent_env.stores import Ledger
 from tests.bundles.building import BOX, CHECK, GOOD, LOAD, memory, write

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from agent_env.bundles.installed import Installed as Installed
     from agent_env.bundles.installed import find_bundle as find_bundle
     from agent_env.bundles.installed import installed_bundles as installed_bundles
-    from agent_env.bundles.materialise import Written as Written
-    from agent_env.bundles.materialise import WrittenEntry as WrittenEntry
-    from agent_env.bundles.materialise import materialise as materialise
+    from agent_env.bundles.materialising import Written as Written
+    from agent_env.bundles.materialising import WrittenEntry as WrittenEntry
+    from agent_env.bundles.materialising import materialise as materialise
     from agent_env.bundles.model import Bundle as Bundle
     from agent_env.bundles.model import BundleKind as BundleKind
     from agent_env.bundles.model import Entry as Entry
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _ROOMS = {
     "importer": ("Imported", "import_task"),
     "installed": ("Found", "Installed", "find_bundle", "installed_bundles"),
-    "materialise": ("Written", "WrittenEntry", "materialise"),
+    "materialising": ("Written", "WrittenEntry", "materialise"),
     "model": ("Bundle", "BundleKind", "Entry", "Settings"),
     "new": ("new_bundle",),
     "parse": ("parse_bundle", "read_bundle"),

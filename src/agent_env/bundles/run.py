@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.locks import bundle_locks
-from agent_env.bundles.materialise import WriteStores, Written, materialise
+from agent_env.bundles.materialising import WriteStores, Written, materialise
 from agent_env.bundles.plan import BundlePlan, PlannedEval, plan_folder
 from agent_env.bundles.preflight import preflight
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work

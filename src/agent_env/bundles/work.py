@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env.bundles.materialise import Written
+from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import BundleKind
 from agent_env.bundles.plan import BundlePlan, PlannedTask
 from agent_env.defaults import Limits
