@@ -18,6 +18,7 @@ from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 BINARIES = SOURCES.parent / "src/agent_env/places/helper/bin"
+CACHE = SOURCES.parent / ".zig-cache"
 ARCHITECTURES = ("x86_64", "aarch64")
 FLAGS = (
     *("-std=gnu11", "-D_GNU_SOURCE=", "-static", "-Os", "-s", "-g0", "-Wall", "-Wextra", "-Werror"),
@@ -26,7 +27,7 @@ FLAGS = (
 )
 
 
-def build(architecture: str, target: Path, cache: Path) -> None:
+def build(architecture: str, target: Path) -> None:
     """Compiles one binary.
 
     Raises:
@@ -35,7 +36,7 @@ def build(architecture: str, target: Path, cache: Path) -> None:
     sources = sorted(path.name for path in SOURCES.glob("*.c"))
     extra = ["-DWITH_CONFINE"] if "confine.c" in sources else []
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{architecture}-linux-musl", "-mcpu=baseline"]
-    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(cache), "ZIG_GLOBAL_CACHE_DIR": str(cache), "SOURCE_DATE_EPOCH": "0"}
+    environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(CACHE), "ZIG_GLOBAL_CACHE_DIR": str(CACHE), "SOURCE_DATE_EPOCH": "0"}
     subprocess.run([*compiler, *FLAGS, *extra, "-o", str(target), *sources], cwd=SOURCES, env=environment, check=True)
     target.chmod(0o755)
 
@@ -53,10 +54,9 @@ def main() -> int:
     options = parser.parse_args()
     differs = []
     with tempfile.TemporaryDirectory() as folder:
-        cache = Path(os.environ.get("AGENT_ENV_HELPER_CACHE", Path(folder) / "cache"))
         for architecture in options.architecture or ARCHITECTURES:
             fresh = Path(folder) / name(architecture)
-            build(architecture, fresh, cache)
+            build(architecture, fresh)
             committed = BINARIES / name(architecture)
             if options.check and (not committed.exists() or committed.read_bytes() != fresh.read_bytes()):
                 differs.append(committed.name)

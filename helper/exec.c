@@ -359,7 +359,7 @@ static void pump_in(struct cmd *cmd)
 bool exec_stdin(struct cmd *cmd, struct span data)
 {
     struct buf *b = &cmd->pending;
-    if (cmd->in.fd < 0 || cmd->in_eof) return true;
+    if (!data.len || cmd->in.fd < 0 || cmd->in_eof) return true;
     if (b->len - b->off + data.len > IN_WINDOW) return false;
     uint8_t *p = buf_room(b, data.len);
     if (!p) return false;

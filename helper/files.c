@@ -325,7 +325,7 @@ static void remove_one(uint32_t index, char *path)
 
 int files_main(struct span payload)
 {
-    uint64_t operation = tlv_u64(payload, K_OPERATION, 0), flags = tlv_u64(payload, K_FLAGS, 0), limit = tlv_u64(payload, K_LIMIT_OUT, NEVER);
+    uint64_t operation = tlv_u64(payload, K_OPERATION, 0), flags = tlv_u64(payload, K_FLAGS, 0), limit = tlv_u64(payload, K_FILE_LIMIT, NEVER);
     struct record_in r;
     if (operation == OP_WRITE) {
         write_files(payload);

@@ -58,17 +58,26 @@ static void temporary_name(void)
     memmove(now.temporary, end, strlen(end) + 1);
 }
 
+static int open_parent(char *slash)
+{
+    *slash = 0;
+    int dir = open(slash == now.path ? "/" : now.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    *slash = '/';
+    return dir;
+}
+
 static int open_temporary(void)
 {
     struct stat st;
-    int error = make_parents(now.path);
-    if (error) return error;
     char *slash = strrchr(now.path, '/');
     now.name = slash + 1;
     if (!*now.name || !strcmp(now.name, ".") || !strcmp(now.name, "..")) return EISDIR;
-    *slash = 0;
-    now.dir = open(slash == now.path ? "/" : now.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    *slash = '/';
+    now.dir = open_parent(slash);
+    if (now.dir < 0 && errno == ENOENT) {
+        int error = make_parents(now.path);
+        if (error) return error;
+        now.dir = open_parent(slash);
+    }
     if (now.dir < 0) return errno;
     if (!fstatat(now.dir, now.name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode)) return EISDIR;
     if (strlen(now.name) > 255) return ENAMETOOLONG;

@@ -47,7 +47,9 @@ async def quiet(place: HelperPlace, command: Command) -> Completed:
     """A completed command without what differs from run to run."""
     done = await place.run(command)
     assert 0 <= done.duration_seconds < 60
-    return Completed(done.ending, done.exit_code, done.signal, done.stdout, done.stderr, done.stdout_dropped_bytes, done.stderr_dropped_bytes)
+    return Completed(
+        done.ending, done.exit_code, done.signal, done.stdout, done.stderr, done.stdout_dropped_bytes, done.stderr_dropped_bytes
+    )
 
 
 @AS_INIT
@@ -56,7 +58,9 @@ async def test_ex01_ex02_f6_a_timeout_leaves_nothing_of_the_tree_and_touches_no_
         tag, other = secrets.token_hex(8), secrets.token_hex(8)
         survivor = await place.start(sh("echo up; exec sleep 60", env={"TAG": other}))
         assert await anext(aiter(survivor.output())) == (1, b"up\n")
-        done = await place.run(sh("setsid sleep 77 & (setsid sh -c 'sleep 78 & wait' &) ; exec sleep 50", env={"TAG": tag}, timeout_seconds=0.3))
+        done = await place.run(
+            sh("setsid sleep 77 & (setsid sh -c 'sleep 78 & wait' &) ; exec sleep 50", env={"TAG": tag}, timeout_seconds=0.3)
+        )
         assert done.ending is Ending.TIMED_OUT
         assert done.duration_seconds < 2
         assert tagged(tag) == []
@@ -126,12 +130,17 @@ async def test_ex05_a_background_child_may_go_on_writing() -> None:
 
 
 async def content(path: Path) -> str:
+    """What is written to a file that comes into being."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
-        if path.exists() and path.read_text():
-            return path.read_text()
+        if text := await asyncio.to_thread(text_of, path):
+            return text
         await asyncio.to_thread(time.sleep, 0.02)
     raise AssertionError(f"{path} never came")
+
+
+def text_of(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 @AS_INIT
@@ -161,7 +170,7 @@ async def test_ex07_a_failed_launch_is_typed_and_a_126_is_a_result(prefix: tuple
 
 async def test_ex10_an_overlong_argument_is_refused_before_anything_runs() -> None:
     async with helper() as (_, place):
-        fits = await place.run(Command(["sh", "-c", "printf %s \"$1\" | wc -c", "sh", "x" * 131_000]))
+        fits = await place.run(Command(["sh", "-c", 'printf %s "$1" | wc -c', "sh", "x" * 131_000]))
         assert fits.stdout.strip() == b"131000"
         for argument in ("x" * 131_072, "x" * 5_000_000, "a\0b"):
             with pytest.raises(LaunchError, match="too long"):
@@ -254,7 +263,7 @@ SCRIPTS = [
     b"echo 'unbalanced",
     b"echo a\nexit 3\necho b\n",
     b"cd /\npwd\n",
-    b"echo $HOME `echo tick` 100% hi! \"q\"\n",
+    b'echo $HOME `echo tick` 100% hi! "q"\n',
 ]
 
 
@@ -313,7 +322,9 @@ async def test_a_slow_reader_holds_up_its_own_stream_alone() -> None:
 
 async def test_a_process_can_be_signalled_as_a_tree() -> None:
     async with helper() as (_, place):
-        process = await place.start(sh("sh -c 'trap \"echo child; exit\" USR1; echo up; while :; do sleep 0.02; done' 2>/dev/null & trap '' USR1; wait; wait"))
+        process = await place.start(
+            sh("sh -c 'trap \"echo child; exit\" USR1; echo up; while :; do sleep 0.02; done' 2>/dev/null & trap '' USR1; wait; wait")
+        )
         output = process.output()
         assert await anext(output) == (1, b"up\n")
         await process.kill(10)
@@ -327,7 +338,9 @@ async def test_a_supervisor_that_a_command_kills_or_stops_does_not_free_its_tree
     async with helper(prefix=prefix) as (_, place):
         for signal in (9, 19):
             tag = secrets.token_hex(8)
-            done = await place.run(sh(f"setsid sleep 99 & kill -{signal} $PPID; exec sleep 98", env={"TAG": tag}, timeout_seconds=1, kill_grace_seconds=0.1))
+            done = await place.run(
+                sh(f"setsid sleep 99 & kill -{signal} $PPID; exec sleep 98", env={"TAG": tag}, timeout_seconds=1, kill_grace_seconds=0.1)
+            )
             assert done.ending in (Ending.SIGNALLED, Ending.TIMED_OUT)
             assert await until_gone(tag) == []
         assert (await place.run(Command(["true"]))).ok
@@ -337,7 +350,9 @@ async def test_a_supervisor_that_a_command_kills_or_stops_does_not_free_its_tree
 async def test_a14_a_place_cannot_look_into_its_helper(prefix: tuple[str, ...]) -> None:
     async with helper(prefix=prefix) as (living, place):
         pid = 1 if prefix else living.process.pid
-        script = f"cat /proc/{pid}/environ /proc/{pid}/maps; head -c 1 /proc/{pid}/mem; readlink -v /proc/{pid}/fd/*; cat /proc/$PPID/environ"
+        script = (
+            f"cat /proc/{pid}/environ /proc/{pid}/maps; head -c 1 /proc/{pid}/mem; readlink -v /proc/{pid}/fd/*; cat /proc/$PPID/environ"
+        )
         if prefix:  # an ordinary process that belongs to real root hides from nobody who is real root
             done = await place.run(sh(script))
             assert done.stdout == b""

@@ -9,6 +9,7 @@ import random
 import secrets
 import socket
 import stat
+import tempfile
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -24,6 +25,28 @@ def pure(path: Path | str | bytes) -> PurePosixPath:
     return PurePosixPath(os.fsdecode(path))
 
 
+def open_up(folder: Path) -> None:
+    """Lets other users reach a test's folder, which its owner alone may enter by default."""
+    for parent in (folder, *folder.parents):
+        if parent.is_relative_to(tempfile.gettempdir()) and parent != Path(tempfile.gettempdir()):
+            parent.chmod(0o755)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def deepen(folder: Path, levels: int) -> None:
+    """Makes a tree that is deeper than a path may be long."""
+    here = os.open(".", os.O_PATH)
+    os.chdir(folder)
+    for _ in range(levels):
+        Path("deep").mkdir()
+        os.chdir("deep")
+    os.fchdir(here)
+    os.close(here)
+
+
 def kept(found: Path | Missing) -> bytes:
     assert isinstance(found, Path), found
     return found.read_bytes()
@@ -34,7 +57,7 @@ async def test_fi09_odd_names_are_data(tmp_path: Path) -> None:
         root = tmp_path / "odd"
         names = [pure(os.fsencode(root) + b"/" + name) for name in ODD]
         await place.put([Upload(name, name.name.encode("utf-8", "surrogateescape")) for name in names])
-        assert {os.fsencode(name) for name in os.listdir(root)} == set(ODD)
+        assert {os.fsencode(name) for name in names_in(root)} == set(ODD)
         listed = [entry.path async for entry in place.walk(pure(root))]
         assert listed == sorted(names, key=lambda name: os.fsencode(name.name))
         (into := tmp_path / "into").mkdir()
@@ -43,7 +66,7 @@ async def test_fi09_odd_names_are_data(tmp_path: Path) -> None:
         assert all(isinstance(entry, Entry) for entry in (await place.stat(names)).values())
         assert (await place.run(Command(["cat", "--", *names]))).stdout == b"".join(ODD)  # type: ignore[list-item]
         await place.remove(names)
-        assert os.listdir(root) == []
+        assert names_in(root) == []
 
 
 async def test_fi04_links_to_files_are_read_and_everything_else_has_its_own_reason(tmp_path: Path) -> None:
@@ -75,9 +98,12 @@ async def test_fi04_links_to_files_are_read_and_everything_else_has_its_own_reas
                 else:
                     assert isinstance(found, Missing)
                     assert found.reason in right
-        assert len(os.listdir(into)) == 3
+        assert len(names_in(into)) == 3
         looked = await place.stat([pure(tmp_path / "loop"), pure(tmp_path / "relative")], follow=False)
-        assert [(entry.kind, entry.target) for entry in looked.values() if isinstance(entry, Entry)] == [(FileKind.LINK, "loop"), (FileKind.LINK, "file")]
+        assert [(entry.kind, entry.target) for entry in looked.values() if isinstance(entry, Entry)] == [
+            (FileKind.LINK, "loop"),
+            (FileKind.LINK, "file"),
+        ]
 
 
 async def test_fi06_fi07_nothing_in_the_place_chooses_where_a_copy_goes(tmp_path: Path) -> None:
@@ -121,7 +147,7 @@ async def test_fi10_files_of_every_size_arrive_whole(size: int, tmp_path: Path) 
         assert kept((await place.get([there], into))[there]) == data
         if size <= 4 << 20:
             assert await place.read(as_bytes) == data
-        assert sorted(os.listdir(tmp_path / "deep/er")) == ["there"]
+        assert names_in(tmp_path / "deep/er") == ["there"]
 
 
 async def test_fi10_many_transfers_at_once(tmp_path: Path) -> None:
@@ -143,18 +169,15 @@ async def test_fi10_a_stuck_or_cancelled_copy_leaves_no_half_file(tmp_path: Path
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await place.put([Upload(pure(stuck / "file"), source)])
-        assert os.listdir(stuck) == []
-        with pytest.raises(TransferError, match="local"):
+        assert names_in(stuck) == []
+        with pytest.raises(TransferError, match="absent can't be read here"):
             await place.put([Upload(pure(stuck / "x"), b"1"), Upload(pure(stuck / "file"), tmp_path / "absent")])
-        assert [name for name in os.listdir(stuck) if name != "x"] == []
+        assert [name for name in names_in(stuck) if name != "x"] == []
         os.close(keeper)
 
 
 async def test_fi01_owner_applies_to_files_and_to_the_folders_that_are_made(tmp_path: Path) -> None:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.is_relative_to("/tmp/pytest-of-root"):
-            parent.chmod(0o755)
+    open_up(tmp_path)
     async with helper() as (_, place):
         target = pure(tmp_path / "made/deep/secret")
         await place.put([Upload(target, b"x", mode=0o4600), Upload(pure(tmp_path / "made/folder"), None)], owner="1234:1235")
@@ -188,14 +211,13 @@ async def test_fi08_a_link_at_the_last_component_is_replaced_and_a_folder_is_an_
 
 
 async def test_fi11_a_full_disk_names_the_file_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    async with helper() as (_, place):
-        with pytest.raises(TransferError, match="/dev/full"):
-            await place.put([Upload(pure("/dev/full/x"), b"new")])
-        script = f"mount -t tmpfs -o size=1m none {tmp_path} && exec sleep 60"
-        holder = await place.start(Command(["unshare", "-m", "sh", "-c", f"{script}"]))
-        await holder.aclose()
-        with pytest.raises(TransferError, match="EROFS|EACCES|EPERM|ENOENT"):
-            await place.put([Upload(pure("/sys/kernel/x"), b"new")])
+    mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size=1m none {tmp_path} && exec "$@"', "sh")
+    async with helper(prefix=mount) as (_, place):
+        with pytest.raises(TransferError, match=r"large could not be written.*ENOSPC"):
+            await place.put([Upload(pure(tmp_path / "large"), b"x" * (3 << 20)), Upload(pure(tmp_path / "small"), b"x")])
+        assert [entry.path.name async for entry in place.walk(pure(tmp_path))] == ["small"]
+        with pytest.raises(TransferError, match="/dev/null/x could not be written"):
+            await place.put([Upload(pure("/dev/null/x"), b"new")])
 
 
 async def test_fi12_a_written_file_is_what_a_command_sees(tmp_path: Path) -> None:
@@ -220,16 +242,10 @@ async def test_remove_follows_no_link_and_takes_any_depth(tmp_path: Path) -> Non
         (tmp_path / "direct").symlink_to(outside)
         (tree / "guarded").mkdir(mode=0o500)
         (tree / "guarded/file").write_text("x")
-        here = os.open(".", os.O_PATH)
-        os.chdir(tree)
-        for _ in range(1500):
-            os.mkdir("deep")
-            os.chdir("deep")
-        os.fchdir(here)
-        os.close(here)
+        deepen(tree, 1500)
         await place.remove([pure(tree), pure(f"{tmp_path}/direct/"), pure(tmp_path / "never")])
-        assert sorted(os.listdir(tmp_path)) == ["outside"]
-        assert os.listdir(outside) == ["kept"]
+        assert names_in(tmp_path) == ["outside"]
+        assert names_in(outside) == ["kept"]
 
 
 async def test_walk_is_sorted_parents_first_and_says_what_it_cannot_list(tmp_path: Path) -> None:
@@ -247,19 +263,19 @@ async def test_walk_is_sorted_parents_first_and_says_what_it_cannot_list(tmp_pat
         assert (await place.run(Command(["true"]))).ok
 
 
-async def test_thousands_of_paths_are_one_round_trip(tmp_path: Path) -> None:
+async def test_hundreds_of_paths_are_one_round_trip(tmp_path: Path) -> None:
     async with helper() as (_, place):
-        names = [pure(tmp_path / f"{i % 37}/{i}") for i in range(3000)]
+        names = [pure(tmp_path / f"{i % 37}/{i}") for i in range(600)]
         await place.put([Upload(name, str(i).encode()) for i, name in enumerate(names)])
         found = await place.stat([*names, pure(tmp_path / "x")], digest=True)
-        assert len(found) == 3001
+        assert len(found) == 601
         assert isinstance(found[pure(tmp_path / "x")], Missing)
-        assert sum(isinstance(entry, Entry) and entry.sha256 is not None for entry in found.values()) == 3000
-        assert len([entry async for entry in place.walk(pure(tmp_path))]) == 3037
+        assert sum(isinstance(entry, Entry) and entry.sha256 is not None for entry in found.values()) == 600
+        assert len([entry async for entry in place.walk(pure(tmp_path))]) == 637
         (into := tmp_path / "into").mkdir()
-        assert [kept(copy) for copy in (await place.get(names, into)).values()] == [str(i).encode() for i in range(3000)]
+        assert [kept(copy) for copy in (await place.get(names, into)).values()] == [str(i).encode() for i in range(600)]
         await place.remove([pure(tmp_path)])
-        assert not tmp_path.exists()
+        assert tmp_path.name not in names_in(tmp_path.parent)
 
 
 async def test_altered_bytes_are_refused(tmp_path: Path) -> None:
@@ -272,10 +288,12 @@ async def test_altered_bytes_are_refused(tmp_path: Path) -> None:
 
         async def feed(work: files.FileWork) -> None:
             await work.send(protocol.frame(protocol.Record.FILE, 0, (0o644).to_bytes(4, "little") + os.fsencode(target)))
-            await work.send(protocol.frame(protocol.Record.DATA, 0, b"new") + protocol.frame(protocol.Record.END, 0, secrets.token_bytes(32)))
+            await work.send(
+                protocol.frame(protocol.Record.DATA, 0, b"new") + protocol.frame(protocol.Record.END, 0, secrets.token_bytes(32))
+            )
 
         async with files._working(place._connection, protocol.Operation.WRITE, place._limits, feed) as work:
             answers = [(kind, int.from_bytes(payload, "little")) async for kind, _, payload in work.answers()]
         assert answers == [(protocol.Record.ERROR, 74)]
         assert target.read_text() == "old"
-        assert os.listdir(tmp_path) == ["file"]
+        assert names_in(tmp_path) == ["file"]

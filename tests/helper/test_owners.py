@@ -215,7 +215,7 @@ async def test_frozen_trees_stand_still_and_thaw() -> None:
 
 
 async def test_a_frozen_tree_dies_at_its_deadline_without_waking() -> None:
-    async with helper() as (living, place):
+    async with helper() as (_, place):
         tag = secrets.token_hex(8)
         process = await place.start(sh("trap 'echo woke' TERM; echo up; while :; do sleep 0.01; done", env={"TAG": tag}, timeout_seconds=1))
         assert await anext(process.output()) == (1, b"up\n")
@@ -256,7 +256,11 @@ async def test_a_socket_path_may_be_long(tmp_path: Path) -> None:
 
 
 async def test_an_entrypoint_runs_as_a_child_and_its_end_is_the_places_end() -> None:
-    config = HelperConfig(token=TOKEN, env={**ENV, "GREETING": "hello"}, entrypoint=["sh", "-c", "trap 'exit 5' TERM; echo $GREETING > $OUT; while :; do sleep 0.05; done"])
+    config = HelperConfig(
+        token=TOKEN,
+        env={**ENV, "GREETING": "hello"},
+        entrypoint=["sh", "-c", "trap 'exit 5' TERM; echo $GREETING > $OUT; while :; do sleep 0.05; done"],
+    )
     living = launch_anywhere(HelperConfig(token=TOKEN, env={**config.env, "OUT": "/dev/null"}, entrypoint=config.entrypoint))
     try:
         place = await living.connect()

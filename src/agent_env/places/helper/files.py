@@ -64,19 +64,20 @@ class FileWork:
             self._credit += protocol.U64.unpack_from(payload)[0]
             self._room.set()
         elif kind == Frame.EXIT:
-            signalled, timed_out, code, *_ = protocol.EXIT.unpack_from(payload)
-            if self._error is not None:
-                pass
-            elif timed_out:
-                self._error = DeadlineError(f"{self.what()} did not end within {self._limits.transfer_seconds:g} s")
-            elif signalled or code:
-                self._error = TransferError(f"{self.what()} broke off in the place", concerns=self._connection.concerns)
+            self._error = self._error or self._ending(payload)
             self._end()
         elif kind == Frame.LAUNCH_FAILED:
             why = protocol.reason(protocol.LAUNCH_FAILED.unpack_from(payload)[1])
             self._error = TransferError(f"{self.what()} can't begin: {why}", concerns=self._connection.concerns)
             self._end()
         self._changed.set()
+
+    def _ending(self, payload: bytes) -> InfrastructureError | None:
+        signalled, timed_out, code, *_ = protocol.EXIT.unpack_from(payload)
+        if timed_out:
+            return DeadlineError(f"{self.what()} did not end within {self._limits.transfer_seconds:g} s")
+        broken = signalled or code
+        return TransferError(f"{self.what()} broke off in the place", concerns=self._connection.concerns) if broken else None
 
     def lost(self, error: InfrastructureError) -> None:
         """The connection ended."""
@@ -217,6 +218,7 @@ async def stat(
                 found[path] = protocol.entry(payload, path, named=False)
             else:
                 found[path] = Missing(path, protocol.errno_name(_error_of(payload)))
+    _complete(found, paths, connection)
     return found
 
 
@@ -242,6 +244,11 @@ async def remove(connection: Connection, paths: Sequence[PurePosixPath], limits:
             if kind == Record.ERROR:
                 failed.append(f"{paths[index]} can't be removed: {protocol.reason(_error_of(payload))}")
     _raise_first(failed, connection)
+
+
+def _complete(found: Mapping[PurePosixPath, object], paths: Sequence[PurePosixPath], connection: Connection) -> None:
+    if len(found) != len(set(paths)):
+        raise TransferError(f"{connection.concerns} answered for {len(found)} of {len(set(paths))} paths", concerns=connection.concerns)
 
 
 def _raise_first(failed: Sequence[str], connection: Connection) -> None:
@@ -302,7 +309,7 @@ async def _reading(
     connection: Connection, paths: Sequence[PurePosixPath], limit: int | None, limits: Limits, sink_of: Callable[[], _Sink]
 ) -> AsyncGenerator[tuple[PurePosixPath, _Sink, bytes | Missing], None]:
     """Reads files one after the other; the worker answers in the order of the question."""
-    pairs = [] if limit is None else [(Key.LIMIT_OUT, protocol.u64(limit))]
+    pairs = [] if limit is None else [(Key.FILE_LIMIT, protocol.u64(limit))]
     sink = sink_of()
     try:
         async with _working(connection, Operation.READ, limits, _asking(paths), *pairs) as work:
@@ -333,6 +340,7 @@ async def get(
     async with aclosing(copies):
         async for path, sink, content in copies:
             found[path] = content if isinstance(content, Missing) else _kept(sink)
+    _complete(found, paths, connection)
     return found
 
 

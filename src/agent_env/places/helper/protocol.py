@@ -81,6 +81,7 @@ class Key(IntEnum):
     PORT = 20
     ENTRY_ARG = 21
     ADDRESS = 22
+    FILE_LIMIT = 23
 
 
 class Refused(IntEnum):
