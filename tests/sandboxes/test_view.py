@@ -16,6 +16,7 @@ from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command
 from agent_env.sandboxes.local import probe
 from agent_env.sandboxes.local.provider import LocalProvider
+from agent_env.sandboxes.local.trial import trial
 from tests.sandboxes.people import SECRET, WAYS, World, act, spec, world
 
 
@@ -149,3 +150,14 @@ def test_doctor_is_told_every_part_with_a_hint_for_what_is_missing() -> None:
     assert not missing["confined places"].ok
     assert "--unsafe-host" in missing["confined places"].hint
     assert "slirp4netns" in missing["outbound network"].hint
+
+
+async def tried(world: World) -> probe.Finding:
+    return await trial()
+
+
+@pytest.mark.parametrize("way", WAYS[:2])
+def test_a_trial_place_proves_that_this_machine_can_confine(way: str) -> None:
+    finding = act(way, tried)
+    assert finding.ok, finding
+    assert finding.detail.startswith("made in ")

@@ -1,4 +1,4 @@
-"""What this machine can do for a confined place, as data. Looks only; `examine` also tries the parts once."""
+"""What this machine can do for a confined place, as data. It only looks; `trial.trial` makes one."""
 
 from __future__ import annotations
 
