@@ -111,16 +111,16 @@ def test_artifact_file_and_folder_are_stored_fetched_listed_and_removed(cli: Cli
     folder = cli.write("tree/sub/a.sh", "#!/bin/sh\n").parents[1]
     (folder / "sub/a.sh").chmod(0o755)
     assert cli("artifact", "put", file, "--id", "one").out == "one: v1 (file)\n"
-    assert cli("artifact", "put", folder, "--id", "many", "--json").json["type"] == "file_artifact_universe"
-    assert [entry["path"] for entry in cli("artifact", "get", "many", "--json").json["files"]] == ["sub/a.sh"]
-    assert cli("artifact", "get", "many", "--output", "back").code == 0
+    assert cli("artifact", "put", folder, "--id", "many-files", "--json").json["type"] == "file_artifact_universe"
+    assert [entry["path"] for entry in cli("artifact", "get", "many-files", "--json").json["files"]] == ["sub/a.sh"]
+    assert cli("artifact", "get", "many-files", "--output", "back").code == 0
     assert (cli.cwd / "back/sub/a.sh").stat().st_mode & 0o111
-    assert {item["id"] for item in cli("artifact", "list", "--json").json["artifacts"]} == {"one", "many"}
+    assert {item["id"] for item in cli("artifact", "list", "--json").json["artifacts"]} == {"one", "many-files"}
     assert [item["id"] for item in cli("artifact", "list", "--json", "--contains", "ON").json["artifacts"]] == ["one"]
-    near = cli("artifact", "get", "mny")
+    near = cli("artifact", "get", "many-fies")
     assert near.code == 2
-    assert "many" in near.err
-    assert cli("artifact", "rm", "one", "many").code == 0
+    assert "many-files" in near.err
+    assert cli("artifact", "rm", "one", "many-files").code == 0
     assert cli("artifact", "list", "--json").json == {"artifacts": []}
 
 

@@ -20,6 +20,7 @@ from agent_env.engine.options import RunOptions
 from agent_env.engine.outcome import RunOutcome, described
 from agent_env.errors import AgentEnvError, ProblemsError, SupersededError
 from agent_env.ids import new_run_id
+from agent_env.waiting import together
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -232,9 +233,8 @@ class _Call:
             self._observer.on_work(items, concurrency)
         done: dict[int, TaskRun] = {}
         queue = iter(enumerate(items))
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(concurrency, len(items))):
-                group.create_task(self._worker(queue, done))
+        # A second cancellation must reach every run too: it stops the teardown that the first one began.
+        await together(self._worker(queue, done) for _ in range(min(concurrency, len(items))))
         return BundleRun(self._group, self._written, tuple(done[index] for index in range(len(items))))
 
     async def _worker(self, queue: Iterator[tuple[int, WorkItem]], done: dict[int, TaskRun]) -> None:
