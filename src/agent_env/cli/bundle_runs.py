@@ -15,7 +15,7 @@ from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.installed import Found
-    from agent_env.bundles.materialise import Written
+    from agent_env.bundles.materialising import Written
     from agent_env.bundles.run import BundleRunRequest, TaskRun
     from agent_env.bundles.work import WorkItem
     from agent_env.engine import Event
