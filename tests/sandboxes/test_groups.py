@@ -16,13 +16,20 @@ def machine(version: int, **controllers: Path) -> Machine:
     return Machine(is_root=True, cgroup_version=version, controllers=controllers)
 
 
+def with_files(folder: Path, *names: str) -> None:
+    """What a kernel would have made."""
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).touch()
+
+
 def written(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_version_1_uses_one_group_a_hierarchy(tmp_path: Path) -> None:
-    for name in ("memory", "cpu"):
-        (tmp_path / name).mkdir()
+    with_files(tmp_path / "memory/agentenv/local-g", "memory.limit_in_bytes")
+    with_files(tmp_path / "cpu/agentenv/local-g", "cpu.cfs_period_us", "cpu.cfs_quota_us")
     made = limits.groups(machine(1, memory=tmp_path / "memory", cpu=tmp_path / "cpu"), spec("local-g", memory_bytes=1 << 30, cpu=1.5))
     files = [limits.make(group) for group in made]
     assert files == [tmp_path / "memory/agentenv/local-g/cgroup.procs", tmp_path / "cpu/agentenv/local-g/cgroup.procs"]
@@ -34,14 +41,15 @@ def test_version_1_uses_one_group_a_hierarchy(tmp_path: Path) -> None:
 
 
 def test_version_2_uses_one_group_below_a_parent_that_passes_the_controllers_on(tmp_path: Path) -> None:
-    (tmp_path / "agentenv").mkdir()
-    (tmp_path / "agentenv/cgroup.subtree_control").write_text("")
+    with_files(tmp_path / "agentenv/local-g", "memory.max", "cpu.max", "memory.swap.max")
+    (tmp_path / "agentenv/cgroup.subtree_control").touch()
     made = limits.groups(machine(2, memory=tmp_path, cpu=tmp_path), spec("local-g", memory_bytes=1 << 30, cpu=0.5))
     files = [limits.make(group) for group in made]
     assert files == [tmp_path / "agentenv/local-g/cgroup.procs"]
     assert written(tmp_path) == {
         "agentenv/cgroup.subtree_control": "+cpu +memory",
         "agentenv/local-g/memory.max": "1073741824",
+        "agentenv/local-g/memory.swap.max": "0",
         "agentenv/local-g/cpu.max": "50000 100000",
     }
 

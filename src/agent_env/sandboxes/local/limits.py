@@ -76,10 +76,19 @@ def make(group: Group) -> Path:
         OSError: The kernel refuses.
     """
     _make_folders(group)
+    folder = f"{group.folder}/"
     for name, value in group.settings.items():
-        file = group.folder / name.removesuffix("?")
-        if not name.endswith("?") or file.exists():
-            file.write_text(value)
+        try:
+            # Never created: in a group, a file that is not there is a limit that the kernel does not have.
+            handle = os.open(folder + name.removesuffix("?"), os.O_WRONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            if name.endswith("?"):
+                continue
+            raise
+        try:
+            os.write(handle, value.encode())
+        finally:
+            os.close(handle)
     return group.folder / "cgroup.procs"
 
 

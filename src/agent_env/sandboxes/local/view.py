@@ -280,8 +280,11 @@ def write_sudo(folder: Path) -> Path:
 
 def _write(name: str, content: bytes, folder: int) -> None:
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    with open(handle, "wb", buffering=0) as file:
-        file.write(content)
+    try:
+        while content:
+            content = content[os.write(handle, content) :]
+    finally:
+        os.close(handle)
 
 
 def host_environment(environ: Mapping[str, str], work_dir: Path, sandbox_id: str) -> dict[str, str]:
