@@ -137,7 +137,7 @@ class Sandboxes:
                 "network": str(sandbox.network.mode),
             }
             await self._journal.opened(self._lease, sandbox_id, facts)
-        except BaseException:
+        except BaseException:  # a cancellation too must not leave a half-made sandbox
             await shielded(self._undo(resource, provider), seconds=self._limits.cleanup_seconds, what=f"removing sandbox {sandbox_id}")
             raise
         held = self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
