@@ -10,33 +10,29 @@ from agent_env.waiting import together
 
 
 def test_d7_second_cancellation_reaches_every_work_that_still_cleans_up() -> None:
-    heard: list[str] = []
-
-    async def work(name: str, ready: asyncio.Event) -> None:
+    async def work(name: str, heard: asyncio.Queue[str]) -> None:
         try:
-            ready.set()
+            heard.put_nowait(f"{name} began")
             await asyncio.Event().wait()
         finally:
-            heard.append(f"{name} first")
+            heard.put_nowait(f"{name} first")
             try:
                 await asyncio.Event().wait()
             finally:
-                heard.append(f"{name} second")
+                heard.put_nowait(f"{name} second")
 
-    async def main() -> None:
-        events = [asyncio.Event(), asyncio.Event()]
-        task = asyncio.ensure_future(together([work("a", events[0]), work("b", events[1])]))
-        for event in events:
-            await event.wait()
-        for expected in (2, 4):
+    async def main() -> list[set[str]]:
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        task = asyncio.ensure_future(together([work("a", heard), work("b", heard)]))
+        said = [{await heard.get(), await heard.get()}]
+        for _ in range(2):
             task.cancel()
-            while len(heard) < expected:
-                await asyncio.sleep(0)
+            said.append({await heard.get(), await heard.get()})
         with pytest.raises(asyncio.CancelledError):
             await task
+        return said
 
-    asyncio.run(main())
-    assert sorted(heard) == ["a first", "a second", "b first", "b second"]
+    assert asyncio.run(main()) == [{"a began", "b began"}, {"a first", "b first"}, {"a second", "b second"}]
 
 
 def test_first_error_cancels_the_others_and_is_raised() -> None:
