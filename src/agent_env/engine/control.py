@@ -29,6 +29,11 @@ def run_folder(state_root: Path, run_id: str) -> Path:
     return state_root / "runs" / run_id
 
 
+def is_open(folder: Path) -> bool:
+    """Whether there is a socket to ask. It may be a dead process's."""
+    return (folder / SOCKET_NAME).exists()
+
+
 @asynccontextmanager
 async def listening(folder: Path, handle: Handle, *, limits: Limits) -> AsyncIterator[None]:
     """Serves the control socket of a run while the block runs. The folder is 0700, the socket 0600.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from agent_env.clock import Clock, SystemClock
@@ -26,13 +27,14 @@ from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.signals import Cancellation, to_its_end
 from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, removals_of, remove_all
-from agent_env.errors import PlacementError, RunOwnedError, UsageError
+from agent_env.errors import DeadlineError, PlacementError, RunOwnedError, UsageError
 from agent_env.ids import new_instance_id, new_run_id
 from agent_env.places import Place
 from agent_env.stores import handover
 from agent_env.stores.documents import digest_of
 from agent_env.stores.owners import Owner
 from agent_env.stores.records import Lease, NewRun, StoredRun
+from agent_env.waiting import poll
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -387,6 +389,7 @@ class Engine:
         """A run's events past `after`: live to its end while it runs on this machine, else what is stored."""
         folder = control.run_folder(self.installation.state_root, run_id)
         last = after
+        await self._until_it_listens(run_id, folder)
         async for line in control.stream(folder, {"do": "events", "after": after}):
             last = line["seq"]
             yield Event(**line)
@@ -394,6 +397,16 @@ class Engine:
             for row in rows:
                 last = row.seq
                 yield Event(row.run_id, row.seq, row.at, row.kind, row.step_id, row.payload)
+
+    async def _until_it_listens(self, run_id: str, folder: Path) -> None:
+        """A run that has just begun opens its socket in a moment; one on another machine never does."""
+
+        async def look() -> bool | None:
+            return True if control.is_open(folder) or not self.stores.journal.is_owned(run_id) else None
+
+        limits = self._house.limits
+        with suppress(DeadlineError):
+            await poll(look, within_seconds=limits.connect_seconds, what=f"the control socket of run {run_id}", limits=limits)
 
     def plan(self, run_id: str) -> TaskPlan:
         """The task that a run was stored with."""

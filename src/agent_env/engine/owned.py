@@ -102,11 +102,10 @@ class OwnedRun:
                     return await self._go()
                 finally:
                     over.set_result(None)
-                    self._events.close()
+                    await self._leave()
+                    self._events.close()  # last: who follows the run sees its end, and finds all of it stored
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
-        finally:
-            await self._leave()
 
     async def _listen(self, over: asyncio.Future[None]) -> None:
         """Serves the control socket, unless the run is over before anybody could have asked for it."""
