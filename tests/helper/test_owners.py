@@ -6,16 +6,17 @@ import asyncio
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
-from agent_env.errors import DeadlineError, SandboxUnavailableError, SupersededError
-from agent_env.places import Command, Ending, Place
-from agent_env.places.helper import HelperConfig
+from agent_env.errors import DeadlineError, LaunchError, SandboxUnavailableError, SupersededError, TransferError
+from agent_env.places import Command, Ending, Place, Upload
+from agent_env.places.helper import HelperConfig, binary_path, connect
 from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
 from tests.helper.test_commands import AS_INIT, content, sh, until_gone
 
@@ -113,7 +114,7 @@ async def test_f8_a_helper_that_never_answers_is_told_within_two_seconds_of_the_
 OWNER = """
 import asyncio, sys
 sys.path[:0] = sys.argv[1:2]
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from agent_env.places import Command
 from agent_env.places.helper import connect
 async def main():
@@ -230,7 +231,7 @@ async def test_commands_of_a_client_that_left_end_at_their_deadline() -> None:
         tag = secrets.token_hex(8)
         leaving = await living.connect()
         process = await leaving.start(sh("echo up; yes", env={"TAG": tag}, timeout_seconds=1, kill_grace_seconds=0.1))
-        assert await anext(process.output()) == (1, b"up\n")
+        assert (await anext(process.output()))[1].startswith(b"up\n")
         await leaving.aclose()
         assert tagged(tag)
         assert await until_gone(tag, 5) == []
@@ -272,3 +273,61 @@ async def test_an_entrypoint_runs_as_a_child_and_its_end_is_the_places_end() -> 
         await place.aclose()
     finally:
         end(living)
+
+
+async def test_one_bridge_process_carries_a_whole_connection() -> None:
+    async with helper() as (living, _):
+        ours, theirs = socket.socketpair()
+        bridge = await asyncio.create_subprocess_exec(binary_path(), "connect", living.socket, stdin=theirs, stdout=theirs)
+        theirs.close()
+        try:
+            place = await connect(ours, place_id="bridged", token=TOKEN, epoch=1)
+            data = secrets.token_bytes(3_000_000)
+            echoes = await asyncio.gather(*(place.run(Command(["cat"], stdin=data)) for _ in range(4)))
+            assert {echo.stdout for echo in echoes} == {data}
+            await place.aclose()
+            assert await bridge.wait() == 0
+        finally:
+            if bridge.returncode is None:
+                bridge.kill()
+                await bridge.wait()
+        lost = await asyncio.create_subprocess_exec(binary_path(), "connect", living.folder / "absent")
+        assert await lost.wait() == 1
+
+
+async def test_a_helper_of_an_ordinary_user_does_all_that_it_may(tmp_path: Path) -> None:
+    prefix = ("setpriv", "--reuid=1234", "--regid=1234", "--clear-groups")
+    async with helper(prefix=prefix if os.getuid() == 0 else ()) as (_, place):
+        tag = secrets.token_hex(8)
+        done = await place.run(
+            sh("setsid sleep 70 & id -u; touch $HOME/.probe-$$ && rm $HOME/.probe-$$; sleep 60", env={"TAG": tag}, timeout_seconds=0.4)
+        )
+        assert (done.ending, done.stderr) == (Ending.TIMED_OUT, b"")
+        assert tagged(tag) == []
+        if os.getuid() == 0:
+            with pytest.raises(LaunchError, match="become"):
+                await place.run(Command(["true"], user="root"))
+            with pytest.raises(TransferError, match="EACCES"):
+                await place.put([Upload(PurePosixPath("/root/x"), b"1")])
+
+
+async def test_a_port_inside_is_reached_through_the_helper() -> None:
+    async with helper() as (_, place):
+        data = secrets.token_bytes(2_000_000)
+
+        async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"got " + await reader.read())
+            writer.close()
+
+        async with await asyncio.start_server(upper, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            streams = [await place.open_tcp(port) for _ in range(3)]
+            for stream in streams:
+                await stream.send(data)
+                stream.send_eof()
+                assert b"".join([piece async for piece in stream.pieces()]) == b"got " + data
+                await stream.aclose()
+            held = await place.open_tcp(port)
+            await held.aclose()
+        with pytest.raises(SandboxUnavailableError, match="ECONNREFUSED"):
+            await place.open_tcp(port)

@@ -3,5 +3,6 @@
 from agent_env.places.helper.binary import binary_path
 from agent_env.places.helper.place import HelperPlace, connect
 from agent_env.places.helper.protocol import HelperConfig, LedgerRecord
+from agent_env.places.helper.worker import TcpStream
 
-__all__ = ["HelperConfig", "HelperPlace", "LedgerRecord", "binary_path", "connect"]
+__all__ = ["HelperConfig", "HelperPlace", "LedgerRecord", "TcpStream", "binary_path", "connect"]

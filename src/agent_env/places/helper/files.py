@@ -10,19 +10,19 @@ import errno
 import hashlib
 import os
 import secrets
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from agent_env.defaults import MIB, Limits
-from agent_env.errors import DeadlineError, InfrastructureError, SupersededError, TransferError, TransportLostError
+from agent_env.errors import TransferError
 from agent_env.places.helper import protocol
 from agent_env.places.helper.connection import Connection
 from agent_env.places.helper.protocol import HEAD, FileFlag, Frame, Key, Operation, Record
+from agent_env.places.helper.worker import Worker
 from agent_env.places.place import Entry, Missing, Upload
-from agent_env.waiting import deadline, shielded
+from agent_env.waiting import deadline
 
 _PIECE = protocol.CHUNK - HEAD.size
 _BLOCK = MIB
@@ -31,93 +31,12 @@ _BLOCK = MIB
 Item = tuple[int, int, bytes]
 
 
-class FileWork:
-    """One worker in the place."""
+class FileWork(Worker):
+    """A worker that is asked with records and answers with records."""
 
     def __init__(self, connection: Connection, operation: Operation, limits: Limits, pairs: Iterable[tuple[Key, bytes]]) -> None:
-        self._connection = connection
-        self._limits = limits
-        self._operation = operation
-        self._buffer = bytearray()
-        self._items: deque[Item] = deque()
-        self._changed = asyncio.Event()
-        self._owed = 0
-        self._credit = protocol.IN_WINDOW
-        self._room = asyncio.Event()
-        self._error: InfrastructureError | None = None
-        self._over = asyncio.Event()
-        self._number = connection.open(self)
-        payload = protocol.fields(
-            (Key.OPERATION, protocol.u64(operation)),
-            (Key.TIMEOUT_MS, protocol.milliseconds(limits.transfer_seconds)),
-            (Key.WINDOW, protocol.u64(protocol.OUT_WINDOW)),
-            *pairs,
-        )
-        connection.send(protocol.frame(Frame.FILES, self._number, payload))
-
-    def frame(self, kind: int, payload: bytes) -> None:
-        """A frame of this stream arrived."""
-        if kind == Frame.STDOUT:
-            self._buffer += payload
-            self._items.extend(protocol.records(self._buffer))
-        elif kind == Frame.CREDIT:
-            self._credit += protocol.U64.unpack_from(payload)[0]
-            self._room.set()
-        elif kind == Frame.EXIT:
-            self._error = self._error or self._ending(payload)
-            self._end()
-        elif kind == Frame.LAUNCH_FAILED:
-            why = protocol.reason(protocol.LAUNCH_FAILED.unpack_from(payload)[1])
-            self._error = TransferError(f"{self.what()} can't begin: {why}", concerns=self._connection.concerns)
-            self._end()
-        self._changed.set()
-
-    def _ending(self, payload: bytes) -> InfrastructureError | None:
-        signalled, timed_out, code, *_ = protocol.EXIT.unpack_from(payload)
-        if timed_out:
-            return DeadlineError(f"{self.what()} did not end within {self._limits.transfer_seconds:g} s")
-        broken = signalled or code
-        return TransferError(f"{self.what()} broke off in the place", concerns=self._connection.concerns) if broken else None
-
-    def lost(self, error: InfrastructureError) -> None:
-        """The connection ended."""
-        kind = SupersededError if isinstance(error, SupersededError) else TransportLostError
-        self._error = kind(f"{self.what()} was cut: {error.message}", concerns=error.concerns, hint=error.hint)
-        self._end()
-
-    def _end(self) -> None:
-        self._over.set()
-        self._changed.set()
-        self._room.set()
-        self._connection.forget(self._number)
-
-    def what(self) -> str:
-        """What is being done, for messages."""
-        return f"{self._operation.name.lower()} in {self._connection.concerns}"
-
-    async def send(self, data: bytes) -> None:
-        """Sends bytes of records as far as the worker takes them."""
-        view = memoryview(data)
-        while view and not self._over.is_set():
-            if not self._credit:
-                self._room.clear()
-                await self._room.wait()
-                continue
-            await self._connection.ready()
-            piece = bytes(view[: min(self._credit, protocol.CHUNK)])
-            self._credit -= len(piece)
-            view = view[len(piece) :]
-            self._connection.send(protocol.frame(Frame.STDIN, self._number, piece))
-
-    def abandon(self, error: InfrastructureError) -> None:
-        """Ends the worker because of what went wrong here."""
-        self._error = self._error or error
-        self._connection.send(protocol.frame(Frame.KILL, self._number))
-
-    def finish(self) -> None:
-        """Nothing more is asked."""
-        if not self._over.is_set():
-            self._connection.send(protocol.frame(Frame.STDIN_EOF, self._number))
+        head = (Key.OPERATION, protocol.u64(operation)), (Key.TIMEOUT_MS, protocol.milliseconds(limits.transfer_seconds))
+        super().__init__(connection, Frame.FILES, operation.name.lower(), limits, *head, *pairs)
 
     async def answers(self) -> AsyncIterator[Item]:
         """Records as they come, until the worker has ended.
@@ -125,35 +44,11 @@ class FileWork:
         Raises:
             TransferError: It broke off.
         """
-        while True:
-            while self._items:
-                item = self._items.popleft()
-                self._owed += len(item[2]) + HEAD.size
-                if self._owed >= protocol.OUT_WINDOW // 2:
-                    payload = protocol.fields((Key.WINDOW, protocol.u64(self._owed)))
-                    self._connection.send(protocol.frame(Frame.CREDIT, self._number, payload))
-                    self._owed = 0
+        buffer = bytearray()
+        while piece := await self.receive():
+            buffer += piece
+            for item in protocol.records(buffer):
                 yield item
-            if self._over.is_set():
-                break
-            self._changed.clear()
-            await self._changed.wait()
-        if self._error is not None:
-            raise self._error
-
-    async def stop(self) -> None:
-        """Ends the worker, which removes what it half wrote, and waits for that."""
-        if self._over.is_set():
-            return
-        self._connection.send(protocol.frame(Frame.KILL, self._number))
-        try:
-            await shielded(_wait(self._over), seconds=self._limits.cleanup_seconds, what=self.what())
-        except DeadlineError:
-            self._connection.forget(self._number)
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 Feed = Callable[[FileWork], Awaitable[None]]
@@ -176,7 +71,7 @@ async def _working(
     work = FileWork(connection, operation, limits, pairs)
     feeder = asyncio.ensure_future(_fed(work, feed))
     try:
-        async with deadline(limits.transfer_seconds + limits.answer_margin_seconds, work.what()):
+        async with deadline(limits.transfer_seconds + limits.answer_margin_seconds, work.what):
             yield work
             await feeder
     finally:

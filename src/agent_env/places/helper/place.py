@@ -13,6 +13,7 @@ from agent_env.places.helper import execution, files, protocol
 from agent_env.places.helper.connection import Connection, ask, connected_socket, open_connection
 from agent_env.places.helper.execution import HelperProcess
 from agent_env.places.helper.protocol import Frame, Key, LedgerRecord
+from agent_env.places.helper.worker import TcpStream, open_tcp
 from agent_env.places.place import Command, Completed, Entry, LedgerEntry, Missing, PlaceKind, Upload
 
 
@@ -107,6 +108,14 @@ class HelperPlace:
     async def set_ttl(self, seconds: float) -> None:
         """Tells the helper when to end the place by itself, counted from now; 0 means never."""
         await self._ask(Frame.SET_TTL, (Key.TTL_MS, protocol.u64(seconds * 1000)))
+
+    async def open_tcp(self, port: int) -> TcpStream:
+        """Connects to a port on the place's own loopback, through the helper.
+
+        Raises:
+            SandboxUnavailableError: Nothing listens there.
+        """
+        return await open_tcp(self._connection, port, self._limits)
 
     async def ping(self) -> None:
         """Asks whether the helper answers."""
