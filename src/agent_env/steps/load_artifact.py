@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -182,9 +183,8 @@ class LoadArtifact(Step, type="load_artifact"):
         entries = effective._entries(run)
         if entries is None:
             return Loaded({}, remark=f"step {self.source_step!r} recorded nothing to load")
-        load = _Load()
-        for entry in entries:
-            effective._add_artifact(run, load, entry)
+        # Every object is hashed before it is used; that must not hold up the run's other steps.
+        load = await asyncio.to_thread(effective._gather, run, entries)
         if effective.urls:
             await effective._add_urls(run, load, effective.urls)
         place = await run.place(self.target, Deed.LOAD)
@@ -217,6 +217,12 @@ class LoadArtifact(Step, type="load_artifact"):
         if recorded is None:
             raise TaskError(f"No artifact recorded by step {self.source_step!r}", concerns=self.id)
         return [ArtifactEntry.model_validate(recorded)] if recorded else None
+
+    def _gather(self, run: Run, entries: Sequence[ArtifactEntry]) -> _Load:
+        load = _Load()
+        for entry in entries:
+            self._add_artifact(run, load, entry)
+        return load
 
     def _add_artifact(self, run: Run, load: _Load, entry: ArtifactEntry) -> None:
         document = run.artifacts.get(entry.id, entry.version)
