@@ -28,35 +28,39 @@ def written(folder: Path) -> dict[str, str]:
 
 
 def test_version_1_uses_one_group_a_hierarchy(tmp_path: Path) -> None:
-    with_files(tmp_path / "memory/agentenv/local-g", "memory.limit_in_bytes")
-    with_files(tmp_path / "cpu/agentenv/local-g", "cpu.cfs_period_us", "cpu.cfs_quota_us")
-    made = limits.groups(machine(1, memory=tmp_path / "memory", cpu=tmp_path / "cpu"), spec("local-g", memory_bytes=1 << 30, cpu=1.5))
+    with_files(tmp_path / "memory/agentenv/local-g-home", "memory.limit_in_bytes")
+    with_files(tmp_path / "cpu/agentenv/local-g-home", "cpu.cfs_period_us", "cpu.cfs_quota_us")
+    made = limits.groups(
+        machine(1, memory=tmp_path / "memory", cpu=tmp_path / "cpu"), spec("local-g", memory_bytes=1 << 30, cpu=1.5), "home"
+    )
     files = [limits.make(group) for group in made]
-    assert files == [tmp_path / "memory/agentenv/local-g/cgroup.procs", tmp_path / "cpu/agentenv/local-g/cgroup.procs"]
+    assert files == [tmp_path / "memory/agentenv/local-g-home/cgroup.procs", tmp_path / "cpu/agentenv/local-g-home/cgroup.procs"]
     assert written(tmp_path) == {
-        "memory/agentenv/local-g/memory.limit_in_bytes": "1073741824",
-        "cpu/agentenv/local-g/cpu.cfs_period_us": "100000",
-        "cpu/agentenv/local-g/cpu.cfs_quota_us": "150000",
+        "memory/agentenv/local-g-home/memory.limit_in_bytes": "1073741824",
+        "cpu/agentenv/local-g-home/cpu.cfs_period_us": "100000",
+        "cpu/agentenv/local-g-home/cpu.cfs_quota_us": "150000",
     }
 
 
 def test_version_2_uses_one_group_below_a_parent_that_passes_the_controllers_on(tmp_path: Path) -> None:
-    with_files(tmp_path / "agentenv/local-g", "memory.max", "cpu.max", "memory.swap.max")
+    with_files(tmp_path / "agentenv/local-g-home", "memory.max", "cpu.max", "memory.swap.max")
     (tmp_path / "agentenv/cgroup.subtree_control").touch()
-    made = limits.groups(machine(2, memory=tmp_path, cpu=tmp_path), spec("local-g", memory_bytes=1 << 30, cpu=0.5))
+    made = limits.groups(machine(2, memory=tmp_path, cpu=tmp_path), spec("local-g", memory_bytes=1 << 30, cpu=0.5), "home")
     files = [limits.make(group) for group in made]
-    assert files == [tmp_path / "agentenv/local-g/cgroup.procs"]
+    assert files == [tmp_path / "agentenv/local-g-home/cgroup.procs"]
     assert written(tmp_path) == {
         "agentenv/cgroup.subtree_control": "+cpu +memory",
-        "agentenv/local-g/memory.max": "1073741824",
-        "agentenv/local-g/memory.swap.max": "0",
-        "agentenv/local-g/cpu.max": "50000 100000",
+        "agentenv/local-g-home/memory.max": "1073741824",
+        "agentenv/local-g-home/memory.swap.max": "0",
+        "agentenv/local-g-home/cpu.max": "50000 100000",
     }
 
 
 @pytest.mark.parametrize(("memory", "cpu", "count"), [(0, 0.0, 0), (1 << 20, 0.0, 1), (0, 1.0, 1)])
 def test_what_has_no_limit_needs_no_group(tmp_path: Path, memory: int, cpu: float, count: int) -> None:
-    assert len(limits.groups(machine(1, memory=tmp_path / "m", cpu=tmp_path / "c"), spec("x", memory_bytes=memory, cpu=cpu))) == count
+    assert (
+        len(limits.groups(machine(1, memory=tmp_path / "m", cpu=tmp_path / "c"), spec("x", memory_bytes=memory, cpu=cpu), "home")) == count
+    )
 
 
 def test_without_control_groups_memory_is_watched_and_cpu_is_not_limited() -> None:

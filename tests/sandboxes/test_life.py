@@ -29,7 +29,7 @@ def _here() -> Iterator[World]:
 
 
 def groups(sandbox_id: str) -> list[str]:
-    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/agentenv/{sandbox_id}")]
+    return [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/agentenv/{sandbox_id}-*")]
 
 
 def nothing_left(here: World, sandbox_id: str) -> None:
@@ -332,3 +332,21 @@ def test_a_second_sandbox_of_the_same_id_is_refused_and_the_first_lives(here: Wo
 
     asyncio.run(twice())
     nothing_left(here, "local-twice")
+
+
+def test_a18_the_same_id_in_two_homes_is_two_sandboxes() -> None:
+    way = "root" if os.geteuid() == 0 else "user without bubblewrap"
+    with world(way) as one, world(way) as other:
+
+        async def both() -> bytes:
+            mine = await one.provider().create(spec("local-same"))
+            theirs = await other.provider().create(spec("local-same"))
+            await mine.aclose()
+            await one.provider().destroy("local-same")
+            alive = await (await theirs.machine()).run(Command(["echo", "alive"]))
+            await theirs.aclose()
+            await other.provider().destroy("local-same")
+            return alive.stdout
+
+        assert asyncio.run(both()) == b"alive\n"
+        nothing_left(other, "local-same")

@@ -37,13 +37,13 @@ def levels(machine: Machine, *, confined: bool = True) -> dict[str, Level]:
     }
 
 
-def groups(machine: Machine, spec: SandboxSpec) -> list[Group]:
-    """The control groups of a sandbox, one a hierarchy."""
+def groups(machine: Machine, spec: SandboxSpec, home: str) -> list[Group]:
+    """The control groups of a sandbox, one a hierarchy. Ids are unique in one installation only, groups on the machine: `home` tells."""
     unified = machine.cgroup_version == 2
     wanted: dict[Path, dict[str, str]] = {}
     for controller, settings in (("memory", _memory(spec, unified)), ("cpu", _cpu(spec, unified))):
         if settings and controller in machine.controllers:
-            folder = machine.controllers[controller] / _PARENT / spec.sandbox_id
+            folder = machine.controllers[controller] / _PARENT / f"{spec.sandbox_id}-{home}"
             wanted.setdefault(folder, {}).update(settings)
     return [Group(folder, settings) for folder, settings in wanted.items()]
 

@@ -278,7 +278,7 @@ class LocalProvider:
             boot=boot_id(),
             maker=maker.dump() if maker else {},
             confiner="bwrap" if self._bwrap() else "helper",
-            cgroups=tuple(str(group.folder) for group in control.groups(self.machine, spec)),
+            cgroups=tuple(str(group.folder) for group in control.groups(self.machine, spec, self._records.home)),
             base_uid=_private_range(spec.sandbox_id) if private else None,
             network={
                 "mode": network.mode,
@@ -298,7 +298,7 @@ class LocalProvider:
         try:
             work_dir.parent.mkdir(parents=True, exist_ok=True)
             work_dir.mkdir(mode=0o700)
-            groups = [control.make(group) for group in control.groups(self.machine, spec)]
+            groups = [control.make(group) for group in control.groups(self.machine, spec, self._records.home)]
             started = self._start(facts, spec, groups)
         except OSError as error:
             raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import re
@@ -79,6 +80,8 @@ class Records:
     def __init__(self, state_root: Path) -> None:
         self.root = state_root / "sandboxes"
         self._tools = state_root / "tools"
+        self.home = hashlib.sha256(os.fsencode(state_root.absolute())).hexdigest()[:8]
+        """Tells this installation's things from another's where names are shared."""
 
     def folder(self, sandbox_id: str) -> Path:
         """Where its record, log, events and socket are.
