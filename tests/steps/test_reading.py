@@ -231,21 +231,41 @@ def test_run_code_and_review_hold_their_own_limits_and_other_steps_leave_it_to_t
     assert parse_step({"id": "r", "type": "verify_sandbox", "timeout_seconds": 3}, source="t").deadline_seconds == 3
 
 
+class Nothing:
+    """A plan that knows nothing."""
+
+    artifacts = None
+
+    def deployers(self, step_id: str, type: str, **fields: Any) -> tuple[()]:
+        return ()
+
+
+NOTHING_KNOWN = Nothing()
+CRITERIA = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["probe_file_contains", "probe_file_exists", "bash_cmd_succeeds", "probe_fil_exists", "x", 3])},
+        optional={"paths": st.lists(st.text(max_size=5), max_size=2), "expected": st.text(max_size=8), "bash_cmd": st.text(max_size=3)},
+    ),
+    max_size=3,
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FIELDS = sorted({key for data in [*WRITTEN, *STORED] for key in data} - {"type"})
+FIELD_NAMES = sorted({key for data in [*WRITTEN, *STORED] for key in data} - {"type"})
 
 
 @settings(max_examples=150, deadline=None)
-@given(type=st.sampled_from(sorted(BUILT)), fields=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
-def test_no_json_makes_the_reader_raise_anything_but_problems(type: str, fields: dict[str, Any]) -> None:
+@given(type=st.sampled_from(sorted(BUILT)), fields=st.dictionaries(st.sampled_from(FIELD_NAMES), JSON, max_size=6), criteria=CRITERIA)
+def test_no_json_makes_reading_or_checking_raise_anything_but_problems(type: str, fields: dict[str, Any], criteria: list[Any]) -> None:
+    data = {"id": "s", **fields, "type": type}
+    if type == "verify_sandbox" and criteria:
+        data["criteria"] = criteria
     try:
-        step = parse_step({"id": "s", **fields, "type": type}, source="t.json")
+        step = parse_step(data, source="t.json")
     except ProblemsError as error:
         told = [problem for problem in error.problems if problem.message and problem.file == "t.json"]
     else:
-        told = [step.to_dict()["type"]]
+        told = [step.to_dict()["type"], *map(str, step.problems(NOTHING_KNOWN))]
     assert told

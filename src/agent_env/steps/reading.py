@@ -109,6 +109,7 @@ def _member(container: Any, key: str | int) -> Any:
 
 _PLAIN: Mapping[str, str] = {
     "string_type": "is text",
+    "path_type": "is text",
     "int_type": "is a whole number",
     "int_parsing": "is a whole number",
     "int_from_float": "is a whole number",
