@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.documents.context import SECRET_KEYS, new_context, safe_context
 from agent_env.documents.outcomes import Kind
 from agent_env.documents.records import DeployedAgent, DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine import control
 from agent_env.engine.context import Fold
 from agent_env.engine.events import Event, Observer
-from agent_env.engine.execution import by_value, committed_of
+from agent_env.engine.execution import committed_of
 from agent_env.engine.gc import KEPT_NOTE, Collector, GcReport
 from agent_env.engine.installation import Installation, installation_at
 from agent_env.engine.options import Providers, RunOptions, Stores
@@ -26,14 +25,13 @@ from agent_env.engine.plan import TaskPlan
 from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.signals import Cancellation, to_its_end
+from agent_env.engine.submission import learn_secrets, prepared
 from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, removals_of, remove_all
-from agent_env.errors import DeadlineError, PlacementError, RunOwnedError, UsageError
-from agent_env.ids import new_instance_id, new_run_id
+from agent_env.errors import DeadlineError, PlacementError, RunOwnedError
 from agent_env.places import Place
 from agent_env.stores import handover
-from agent_env.stores.documents import digest_of
 from agent_env.stores.owners import Owner
-from agent_env.stores.records import Lease, NewRun, StoredRun
+from agent_env.stores.records import Lease, StoredRun
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:
@@ -118,69 +116,13 @@ class Engine:
             UsageError: `start_step` or `end_step` is outside of the task.
         """
         options = options or RunOptions()
-        seeded = plan.seeded(options.seed)
-        _check_part(options, len(seeded.graph.order))
-        run_id = options.run_id or new_run_id()
-        instance_id = new_instance_id(plan.task_id)
-        self._learn_secrets(options.overrides)
-        context = self._start_context(seeded, options, instance_id)
-        task = {"id": seeded.task_id, "version": seeded.version, "source": seeded.source, "steps": list(seeded.documents)}
-        await self.stores.journal.create_run(
-            NewRun(
-                run_id=run_id,
-                instance_id=instance_id,
-                task_id=seeded.task_id,
-                task_version=seeded.version,
-                task_digest=digest_of({"steps": list(seeded.documents)}),
-                task=task,
-                context=context,
-                bundle_id=options.bundle_id,
-                bundle_path=options.bundle_path,
-                group_id=options.group_id,
-                attempt_index=options.attempt_index,
-                attempt_count=options.attempt_count,
-                seed=dict(options.seed),
-                options={
-                    "start_step": options.start_step,
-                    "end_step": options.end_step,
-                    "keep": options.keep,
-                    "pause_on_failure": options.pause_on_failure,
-                    "work_key": options.work_key,
-                },
-            )
-        )
+        learn_secrets(options.overrides, self.redactor)
+        seeded, new = prepared(plan, options, self.redactor)
+        await self.stores.journal.create_run(new)
         if options.overrides:
-            self._overrides[run_id] = options.overrides
-        self._plans[run_id] = seeded
-        return run_id
-
-    def _start_context(self, plan: TaskPlan, options: RunOptions, instance_id: str) -> dict[str, Json]:
-        context = {**new_context(), **(options.context or {}), "instance_id": instance_id}
-        metadata: dict[str, Json] = {**(context.get("metadata") or {}), "task_id": plan.task_id, **options.metadata}
-        said = {
-            "run_group_id": options.group_id or metadata.get("run_group_id") or new_run_id(),
-            "seed": dict(options.seed) or None,
-            "start_step": options.start_step or None,
-            "keep": options.keep or None,
-            "user_overrides": dict(options.overrides) or None,
-        }
-        metadata.update({key: value for key, value in said.items() if value is not None})
-        again = set(plan.graph.order[options.start_step : options.end_step])
-        if metadata.get("failed_steps"):
-            metadata["failed_steps"] = [entry for entry in metadata["failed_steps"] if entry.get("step_id") not in again]
-        safe: dict[str, Json] = by_value(safe_context({**context, "metadata": metadata}), self.redactor)
-        return safe
-
-    def _learn_secrets(self, value: Json) -> None:
-        """What the overrides carry under secret keys is used, never shown and never stored."""
-        if isinstance(value, Mapping):
-            for key, below in value.items():
-                if key in SECRET_KEYS and isinstance(below, str):
-                    self.redactor.add(below)
-                self._learn_secrets(below)
-        elif isinstance(value, list | tuple):
-            for below in value:
-                self._learn_secrets(below)
+            self._overrides[new.run_id] = options.overrides
+        self._plans[new.run_id] = seeded
+        return new.run_id
 
     async def execute(self, run_id: str, observer: Observer | None = None) -> RunOutcome:
         """Runs a submitted run to its end, and removes its places unless they are to be kept.
@@ -220,7 +162,7 @@ class Engine:
             RunOwnedError: Another process runs it.
         """
         if overrides:
-            self._learn_secrets(overrides)
+            learn_secrets(overrides, self.redactor)
             self._overrides[run_id] = overrides
         decided = {step_id: Choice(choice) for step_id, choice in (choices or {}).items()}
         return await self._own(run_id, observer, Resumption(redeploy, decided), takeover=takeover)
@@ -428,10 +370,3 @@ class Engine:
 
 def _fold_of(stored: StoredRun) -> Fold:
     return Fold.of(stored.context or {}, (c for row in stored.attempts if (c := committed_of(row))), stored.resets)
-
-
-def _check_part(options: RunOptions, count: int) -> None:
-    if not 0 <= options.start_step < count:
-        raise UsageError(f"start_step={options.start_step} out of range [0, {count})")
-    if options.end_step is not None and not options.start_step < options.end_step <= count:
-        raise UsageError(f"end_step={options.end_step} out of range ({options.start_step}, {count}]")

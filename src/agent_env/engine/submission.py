@@ -1,0 +1,93 @@
+"""What is stored of a run before it starts: the task as it will run, the context that it starts with, and no secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from agent_env.documents.context import SECRET_KEYS, new_context, safe_context
+from agent_env.documents.updates import Json
+from agent_env.engine.execution import by_value
+from agent_env.engine.options import RunOptions
+from agent_env.engine.plan import TaskPlan
+from agent_env.errors import UsageError
+from agent_env.ids import new_instance_id, new_run_id
+from agent_env.stores.documents import digest_of
+from agent_env.stores.records import NewRun
+from agent_env.stores.secrets import is_reference
+
+if TYPE_CHECKING:
+    from agent_env.redaction import Redactor
+
+
+def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor) -> tuple[TaskPlan, NewRun]:
+    """The plan with its seed put in, and the run as it is stored.
+
+    Raises:
+        ProblemsError: The seed's values don't fit the steps.
+        UsageError: `start_step` or `end_step` is outside of the task.
+    """
+    seeded = plan.seeded(options.seed)
+    _check_part(options, len(seeded.graph.order))
+    instance_id = new_instance_id(plan.task_id)
+    steps = list(seeded.documents)
+    new = NewRun(
+        run_id=options.run_id or new_run_id(),
+        instance_id=instance_id,
+        task_id=seeded.task_id,
+        task_version=seeded.version,
+        task_digest=digest_of({"steps": steps}),
+        task={"id": seeded.task_id, "version": seeded.version, "source": seeded.source, "steps": steps},
+        context=_start_context(seeded, options, instance_id, redactor),
+        bundle_id=options.bundle_id,
+        bundle_path=options.bundle_path,
+        group_id=options.group_id,
+        attempt_index=options.attempt_index,
+        attempt_count=options.attempt_count,
+        seed=dict(options.seed),
+        options={
+            "start_step": options.start_step,
+            "end_step": options.end_step,
+            "keep": options.keep,
+            "pause_on_failure": options.pause_on_failure,
+            "work_key": options.work_key,
+        },
+    )
+    return seeded, new
+
+
+def learn_secrets(overrides: Json, redactor: Redactor) -> None:
+    """What overrides carry under secret keys is used, never shown and never stored. A reference is no secret."""
+    if isinstance(overrides, Mapping):
+        for key, below in overrides.items():
+            if key in SECRET_KEYS and isinstance(below, str) and not is_reference(below):
+                redactor.add(below)
+            learn_secrets(below, redactor)
+    elif isinstance(overrides, list | tuple):
+        for below in overrides:
+            learn_secrets(below, redactor)
+
+
+def _start_context(plan: TaskPlan, options: RunOptions, instance_id: str, redactor: Redactor) -> dict[str, Json]:
+    context = {**new_context(), **(options.context or {}), "instance_id": instance_id}
+    metadata: dict[str, Json] = {**(context.get("metadata") or {}), "task_id": plan.task_id, **options.metadata}
+    said = {
+        "run_group_id": options.group_id or metadata.get("run_group_id") or new_run_id(),
+        "seed": dict(options.seed) or None,
+        "start_step": options.start_step or None,
+        "keep": options.keep or None,
+        "user_overrides": dict(options.overrides) or None,
+    }
+    metadata.update({key: value for key, value in said.items() if value is not None})
+    again = set(plan.graph.order[options.start_step : options.end_step])
+    if metadata.get("failed_steps"):
+        metadata["failed_steps"] = [entry for entry in metadata["failed_steps"] if entry.get("step_id") not in again]
+    safe: dict[str, Json] = by_value(safe_context({**context, "metadata": metadata}), redactor)
+    return safe
+
+
+def _check_part(options: RunOptions, count: int) -> None:
+    if not 0 <= options.start_step < count:
+        raise UsageError(f"start_step={options.start_step} out of range [0, {count})")
+    if options.end_step is not None and not options.start_step < options.end_step <= count:
+        raise UsageError(f"end_step={options.end_step} out of range ({options.start_step}, {count}]")
