@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread  # imported now: where the interpreter is, an ordinary user may not look
+import ctypes
 import os
 import pickle
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import traceback
@@ -80,17 +82,40 @@ def world(way: str) -> Iterator[World]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def act(way: str, scenario: Callable[..., Awaitable[Any]], *arguments: object) -> Any:
+def act(way: str, scenario: Callable[..., Awaitable[Any]], *arguments: object, prepare: Callable[[], None] = lambda: None) -> Any:
     """Runs the scenario as that person, in a process of its own. Its first argument is the world.
+
+    Args:
+        way: Who acts, and with what.
+        scenario: What is done.
+        arguments: Further arguments of it.
+        prepare: Runs in that process before it gives up its rights.
 
     Returns:
         What it returned.
     """
     with world(way) as made:
-        return in_child(lambda: asyncio.run(scenario(made, *arguments)), ordinary=way != "root")  # type: ignore[arg-type]
+
+        def work() -> Any:
+            return asyncio.run(scenario(made, *arguments))  # type: ignore[arg-type]
+
+        return in_child(work, ordinary=way != "root", prepare=prepare)
 
 
-def in_child(work: Callable[[], Any], *, ordinary: bool) -> Any:
+def open_tunnels() -> None:
+    """In a mount namespace of this process alone, lets everybody open the tunnel device, as most machines do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mount_namespace, private, bind = 0x20000, 0x44000, 0x1000
+    node = Path(tempfile.mkdtemp()) / "tun"
+    os.mknod(node, 0o600 | stat.S_IFCHR, os.makedev(10, 200))
+    node.chmod(0o666)
+    assert libc.unshare(new_mount_namespace) == 0
+    assert libc.mount(b"none", b"/", None, private, None) == 0
+    assert libc.mount(os.fsencode(node), b"/dev/net/tun", None, bind, None) == 0
+    shutil.rmtree(node.parent)
+
+
+def in_child(work: Callable[[], Any], *, ordinary: bool, prepare: Callable[[], None] = lambda: None) -> Any:
     """Runs the work in a forked process and brings its result, or its error as text, back."""
     binary = helper.binary_path()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +126,7 @@ def in_child(work: Callable[[], Any], *, ordinary: bool) -> Any:
         child = os.fork()
         if not child:
             os.close(reader)
-            _child(work, writer, ordinary, Path(copy))
+            _child(lambda: (prepare(), _give_up(ordinary), work())[-1], writer, Path(copy))
         os.close(writer)
         with open(reader, "rb") as pipe:
             answer = pipe.read()
@@ -112,17 +137,20 @@ def in_child(work: Callable[[], Any], *, ordinary: bool) -> Any:
     return value
 
 
-def _child(work: Callable[[], Any], writer: int, ordinary: bool, binary: Path) -> None:
+def _give_up(ordinary: bool) -> None:
+    if ordinary and os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(ORDINARY, ORDINARY, ORDINARY)
+        os.setresuid(ORDINARY, ORDINARY, ORDINARY)
+    probe.survey.cache_clear()
+
+
+def _child(work: Callable[[], Any], writer: int, binary: Path) -> None:
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         provider.binary_path = lambda architecture=None: binary  # type: ignore[assignment]
         os.environ["CANARY"] = SECRET
-        if ordinary and os.geteuid() == 0:
-            os.setgroups([])
-            os.setresgid(ORDINARY, ORDINARY, ORDINARY)
-            os.setresuid(ORDINARY, ORDINARY, ORDINARY)
-        probe.survey.cache_clear()
         answer = (True, work())
     except BaseException:  # noqa: BLE001 (it travels to the parent as text)
         answer = (False, traceback.format_exc())

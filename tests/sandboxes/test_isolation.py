@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command
 from agent_env.sandboxes import Level
-from tests.sandboxes.people import SECRET, WAYS, World, act, spec
+from tests.sandboxes.people import SECRET, WAYS, World, act, open_tunnels, spec
 
 # A script for `sh`; each must print `held` and nothing of the secret. Placeholders are of the machine outside.
 ATTEMPTS = {
@@ -162,8 +163,6 @@ def test_two_places_see_nothing_of_each_other(way: str) -> None:
 
 
 async def loopback_of_the_machine(world: World, port: int) -> tuple[str, str]:
-    from agent_env.documents.network import NetworkMode, NetworkPolicy
-
     connect = f"socket.create_connection(({{0!r}}, {port}), 2) and print('reached {{0}}')"
     script = "\n".join(
         f"try:\n  import socket; {connect.format(host)}\nexcept OSError: print('held')" for host in ("127.0.0.1", "10.0.2.2")
@@ -189,3 +188,28 @@ def test_the_machines_loopback_is_not_reachable_from_a_network_of_its_own(way: s
     assert everything in {"slirp4netns: ['held', 'held']", "machine: ['reached', '127.0.0.1', 'held']"}
     if way == "root":
         assert everything.startswith("slirp4netns")
+
+
+async def own_network(world: World, port: int) -> dict[str, Any]:
+    provider = world.provider()
+    sandbox = await provider.create(spec("local-own-net", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    try:
+        place = await sandbox.machine()
+        script = f"import socket; socket.create_connection(('10.0.2.2', {port}), 2)"
+        interfaces = await place.run(Command(["sh", "-c", "cut -d: -f1 /proc/net/dev; cat /etc/resolv.conf"]))
+        to_machine = await place.run(Command(["python3", "-c", script]))
+        return {"how": dict(sandbox.info.facts)["network"], "said": interfaces.stdout.decode(), "reached": to_machine.ok}
+    finally:
+        await sandbox.aclose()
+        await provider.destroy("local-own-net")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
+@pytest.mark.parametrize("way", WAYS)
+def test_where_the_tunnel_device_is_open_every_place_has_a_network_of_its_own(way: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = act(way, own_network, server.getsockname()[1], prepare=open_tunnels)
+    assert found["how"]["how"] == "slirp4netns"
+    assert "tap0" in found["said"]
+    assert "nameserver 10.0.2.3" in found["said"]
+    assert not found["reached"]

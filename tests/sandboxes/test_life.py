@@ -259,7 +259,7 @@ import os
 os.chdir('/app')
 os.symlink({str(outside)!r}, 'link'); os.symlink('/', 'root'); os.symlink('{outside}/file', '/tmp/file')
 os.makedirs('closed/inner'); open('closed/inner/f', 'w').close(); os.chmod('closed/inner', 0o500); os.chmod('closed', 0)
-for _ in range(1500):
+for _ in range(1100):
     os.mkdir('deep'); os.chdir('deep')
 open('end', 'w').close()
 os.mkfifo('/app/fifo')
