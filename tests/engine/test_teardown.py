@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -12,7 +12,7 @@ from agent_env.artifacts import Artifacts
 from agent_env.documents.network import NetworkPolicy
 from agent_env.engine import Engine, Stores, teardown_run
 from agent_env.engine.installation import HOME_LABEL
-from agent_env.errors import InfrastructureError
+from agent_env.errors import InfrastructureError, PlaceLostError, PlacementError
 from agent_env.places import Published, Shape
 from agent_env.sandboxes.contract import Capabilities, SandboxInfo
 from agent_env.stores.opening import open_memory
@@ -83,12 +83,15 @@ class ToySandbox:
 class Toys:
     """An engine whose providers are toys."""
 
-    def __init__(self, root, *toys, **limits):
+    def __init__(self, root, *toys, database=None, **limits):
         self.root, self.toys, self.limits = root, {toy.name: toy for toy in toys}, limits
+        self.database = database
 
     async def __aenter__(self):
         register()
         config = config_at(self.root, **self.limits)
+        if self.database is not None:
+            config = replace(config, database_url=f"sqlite:///{self.database}")
         self._memory = open_memory(config)
         memory = self._memory.__enter__()
         artifacts = Artifacts(memory.documents, memory.objects)
@@ -283,3 +286,26 @@ def test_d1_what_a_provider_made_and_no_row_knows_is_found_by_its_label(tmp_path
             assert list(toy.alive) == ["local-foreign"]
 
     run(whole())
+
+
+def test_a14_a_context_is_adopted_by_label_where_the_database_that_knew_it_is_gone(tmp_path):
+    async def whole():
+        toy = Toy("local")
+        steps = [toy_box("local"), {"id": "look", "type": "t_look"}]
+        async with Toys(tmp_path / "one", toy) as engine:
+            first = await started(engine, steps, keep=True)
+        (sandbox_id,) = toy.alive
+        async with Toys(tmp_path / "two", toy) as stranger:
+            with pytest.raises(PlacementError, match="another installation"):
+                await started(stranger, steps, start_step=1, context=first.context)
+        async with Toys(tmp_path / "one", toy, database=tmp_path / "empty.db") as engine:
+            second = await started(engine, steps, start_step=1, context=first.context)
+            assert second.teardown.removed == (sandbox_id,)
+            with pytest.raises(PlaceLostError, match="does not exist"):
+                await started(engine, steps, start_step=1, context={**first.context, "deployed_sandboxes": [_renamed(first)]})
+
+    run(whole())
+
+
+def _renamed(outcome):
+    return {**outcome.context["deployed_sandboxes"][0], "sandbox_id": "local-000000000000"}
