@@ -134,7 +134,7 @@ static void send_entry(uint32_t index, int dir, const char *name, struct span pa
     put64(p + 12, (uint64_t)st->st_size);
     put64(p + 20, (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec);
     put32(p + 28, (uint32_t)path.len);
-    memcpy(p + at, path.data, path.len);
+    if (path.len) memcpy(p + at, path.data, path.len);
     at += path.len;
     if (S_ISLNK(st->st_mode) && (target = readlinkat(dir, name, (char *)p + at, LINK_MAX_BYTES)) < 0) target = 0;
     put32(p + 32, (uint32_t)target);
@@ -188,7 +188,7 @@ static void walk_error(const struct walk *w, int error)
     uint8_t p[4 + 65536];
     size_t n = w->path.len < 65536 ? w->path.len : 65536;
     put32(p, (uint32_t)error);
-    memcpy(p + 4, w->path.data, n);
+    if (n) memcpy(p + 4, w->path.data, n);
     record_send(R_ERROR, w->index, p, 4 + n);
 }
 

@@ -71,7 +71,9 @@ async def test_a_wrong_token_is_refused() -> None:
 
 async def test_ex08_a_place_that_dies_is_told_as_lost_and_later_as_unavailable() -> None:
     async with helper(prefix=UNSHARE) as (living, place):
-        running = asyncio.ensure_future(place.run(sh("echo start; sleep 30; echo end")))
+        mark = living.folder / "mark"
+        running = asyncio.ensure_future(place.run(sh(f"echo start; echo > {mark}; sleep 30; echo end")))
+        await content_exists(mark)
         process = await place.start(sh("echo up; sleep 30"))
         assert await anext(process.output()) == (1, b"up\n")
         await place.ping()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.errors import SandboxUnavailableError
+from agent_env.errors import SandboxUnavailableError, TransportLostError
 from agent_env.places.helper import execution, files, protocol
 from agent_env.places.helper.connection import Connection, ask, connected_socket, open_connection
 from agent_env.places.helper.execution import HelperProcess
@@ -126,8 +126,8 @@ class HelperPlace:
         try:
             payload = protocol.fields((Key.GRACE_MS, protocol.u64(grace_seconds * 1000)))
             await ask(self._connection, Frame.SHUTDOWN, payload, seconds=grace_seconds + self._limits.cleanup_seconds)
-        except SandboxUnavailableError:
-            return  # it was gone already
+        except (SandboxUnavailableError, TransportLostError):
+            return  # it was gone already, or went while it was asked
 
     async def aclose(self) -> None:
         """Lets go of the connection. What runs there goes on."""
