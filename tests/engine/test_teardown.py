@@ -10,14 +10,14 @@ import pytest
 
 from agent_env.artifacts import Artifacts
 from agent_env.documents.network import NetworkPolicy
-from agent_env.engine import Engine, Stores, teardown_run
+from agent_env.engine import Engine, RunOptions, Stores, teardown_run
 from agent_env.engine.installation import HOME_LABEL
 from agent_env.errors import InfrastructureError, PlaceLostError, PlacementError
 from agent_env.places import Published, Shape
 from agent_env.sandboxes.contract import Capabilities, SandboxInfo
 from agent_env.stores.opening import open_memory
 from tests.engine.child import child, finished, start, until_marked
-from tests.engine.parts import config_at, engine_at, register, run, started
+from tests.engine.parts import config_at, engine_at, planned, register, run, started
 
 BOX = {"id": "box", "type": "t_deploy", "provider": "unsafe_host"}
 RUN = "run-teardown0001"
@@ -235,9 +235,9 @@ def test_lc08_collection_removes_what_a_dead_process_left_and_spares_a_live_run(
     async def whole():
         async with engine_at(tmp_path / "state") as engine:
             rows = engine.stores.journal.resources()
-            planned = await engine.gc(dry_run=True)
+            foreseen = await engine.gc(dry_run=True)
             report = await engine.gc()
-            assert planned.sandboxes.removed == report.sandboxes.removed
+            assert foreseen.sandboxes.removed == report.sandboxes.removed
             assert len(report.sandboxes.removed) == len(report.kept) == 1
             assert {*report.sandboxes.removed, *report.kept} == {row.id for row in rows}
             assert report.clean
@@ -309,3 +309,19 @@ def test_a14_a_context_is_adopted_by_label_where_the_database_that_knew_it_is_go
 
 def _renamed(outcome):
     return {**outcome.context["deployed_sandboxes"][0], "sandbox_id": "local-000000000000"}
+
+
+def test_a_sandbox_that_no_provider_of_its_chain_can_make_is_known_before_anything_starts(tmp_path):
+    async def whole():
+        unable, good = Toy("unable", fails={"problems"}), Toy("good")
+        async with Toys(tmp_path, unable, good) as engine:
+            box = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+            (problem,) = await engine.preflight(planned(engine, [{**box, "sandbox_type": "unable"}]))
+            assert (problem.file, problem.path) == ("demo.json", "$[0]")
+            assert "unable: no such thing here" in problem.message
+            assert await engine.preflight(planned(engine, [{**box, "sandbox_type": "unable,good"}])) == []
+            overridden = RunOptions(overrides={"sandbox": "unable"})
+            assert len(await engine.preflight(planned(engine, [{**box, "sandbox_type": "good"}]), overridden)) == 1
+            assert not good.alive
+
+    run(whole())

@@ -22,12 +22,13 @@ from agent_env.engine.options import Providers, RunOptions, Stores
 from agent_env.engine.outcome import RunOutcome
 from agent_env.engine.owned import House, OwnedRun, plan_of
 from agent_env.engine.plan import TaskPlan
+from agent_env.engine.preflight import sandbox_problems
 from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.signals import Cancellation, to_its_end
 from agent_env.engine.submission import learn_secrets, prepared
 from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, removals_of, remove_all
-from agent_env.errors import DeadlineError, PlacementError, RunOwnedError
+from agent_env.errors import DeadlineError, PlacementError, Problem, RunOwnedError
 from agent_env.places import Place
 from agent_env.stores import handover
 from agent_env.stores.owners import Owner
@@ -123,6 +124,12 @@ class Engine:
             self._overrides[new.run_id] = options.overrides
         self._plans[new.run_id] = seeded
         return new.run_id
+
+    async def preflight(self, plan: TaskPlan, options: RunOptions | None = None) -> list[Problem]:
+        """What providers can't do of this task, with their reasons: known before anything starts, and without starting anything."""
+        house = self._house
+        overrides = options.overrides if options else {}
+        return await sandbox_problems(plan, self._provider, default=house.default_provider, overrides=overrides, limits=house.limits)
 
     async def execute(self, run_id: str, observer: Observer | None = None) -> RunOutcome:
         """Runs a submitted run to its end, and removes its places unless they are to be kept.
