@@ -248,6 +248,10 @@ async def test_ex19_the_end_of_the_input_is_delivered() -> None:
         data = secrets.token_bytes(3_000_001)
         done = await place.run(Command(["cat"], stdin=data))
         assert done.stdout == data
+        process = await place.start(Command(["cat"], stdin=data))  # nobody reads its output yet
+        assert b"".join([piece async for _, piece in process.output()]) == data
+        process = await place.start(Command(["sleep", "60"], stdin=data))
+        await process.aclose()
         process = await place.start(Command(["cat"]))
         await process.write(b"one")
         await process.write(b"two")

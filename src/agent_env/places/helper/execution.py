@@ -305,11 +305,11 @@ async def _run_fed(execution: Execution, stdin: bytes | AsyncIterator[bytes]) ->
 class HelperProcess:
     """A running command whose output is read while it runs; see `places.place.Process`."""
 
-    def __init__(self, execution: Execution, pid: int) -> None:
+    def __init__(self, execution: Execution, pid: int, feeder: asyncio.Future[None] | None) -> None:
         self._execution = execution
         self._pid = pid
+        self._feeder = feeder
         self._reading = False
-        self._collecting = False
 
     @property
     def pid(self) -> int:
@@ -355,18 +355,30 @@ class HelperProcess:
                 execution.kept[Frame.STDOUT if which == 1 else Frame.STDERR].add(piece)
                 execution.eaten(len(piece))
             if execution.done.done() and (self._reading or not execution.queue):
+                await self._end_feeder()
                 return execution.result(execution.done.result())
             execution.changed.clear()
             await execution.changed.wait()
+
+    async def _end_feeder(self) -> None:
+        feeder, self._feeder = self._feeder, None
+        if feeder is None:
+            return
+        if not feeder.done():
+            feeder.cancel()
+            await asyncio.wait([feeder])
+        if not feeder.cancelled():
+            feeder.result()
 
     async def aclose(self) -> None:
         """Kills what still runs of it and lets go."""
         await self._execution.end_shielded()
         self._execution.forget()
+        await self._end_feeder()
 
 
 async def start(connection: Connection, command: Command, limits: Limits) -> HelperProcess:
-    """Starts a command whose output is streamed; see `Place.start`."""
+    """Starts a command whose output is streamed; see `Place.start`. Without an input of its own, its input is open for `write`."""
     execution = Execution(connection, command, limits, streaming=True)
     try:
         async with deadline(limits.connect_seconds, f"the start of {command.argv[0]!r}"):
@@ -374,9 +386,8 @@ async def start(connection: Connection, command: Command, limits: Limits) -> Hel
         if execution.started.cancelled():
             ending = execution.done.result()
             raise InfrastructureError(f"the command was lost before it started: {ending.detail}", concerns=connection.concerns)
-        if isinstance(command.stdin, bytes):
-            await execution.feed(command.stdin)
-        return HelperProcess(execution, execution.started.result())
+        feeder = None if command.stdin is None else asyncio.ensure_future(execution.feed(command.stdin))
+        return HelperProcess(execution, execution.started.result(), feeder)
     except BaseException:  # whatever went wrong, a command that nobody holds must not run on
         await execution.end_shielded()
         raise
