@@ -93,7 +93,7 @@ static const struct option OPTIONS[] = {
     {"--unshare-uts", 'N', 0, CLONE_NEWUTS}, {"--unshare-net", 'N', 0, CLONE_NEWNET},
     {"--unshare-cgroup-try", 'N', 0, CLONE_NEWCGROUP},
     {"--uid", 'I', 1, 0},              {"--gid", 'I', 1, 0},
-    {"--as-pid-1", 'I', 0, 0},         {"--disable-userns", 'I', 0, 0},
+    {"--as-pid-1", 'I', 0, 0},
     {"--uid-map", 'u', 3, 0},          {"--gid-map", 'g', 3, 0},
     {"--report-fd", 'r', 1, 0},        {"--keep-fd", 'k', 1, 0},
     {"--cgroup", 'c', 1, 0},           {"--events", 'e', 1, 0},

@@ -25,6 +25,8 @@
 #define ANSWER(code) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (code))
 #define REFUSE(number, code) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), ANSWER(code)
 
+#define CLONE3 435
+#define NEW_USER_NAMESPACE 0x10000000 /* CLONE_NEWUSER */
 #define IO_URING_SETUP 425
 #define IO_URING_ENTER 426
 #define IO_URING_REGISTER 427
@@ -50,6 +52,15 @@ static struct sock_filter FILTER[] = {
     REFUSE(IO_URING_SETUP, ENOSYS),
     REFUSE(IO_URING_ENTER, ENOSYS),
     REFUSE(IO_URING_REGISTER, ENOSYS),
+    /* A further user namespace would give capabilities over namespaces made in it. Where the flags can't be read, the caller is
+     * told to use the older call, whose flags can. */
+    REFUSE(CLONE3, ENOSYS),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_unshare, 1, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clone, 0, 4),
+    LOAD(args[0]),
+    BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_USER_NAMESPACE, 0, 1),
+    ANSWER(EPERM),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     /* Limits of PID 1 are not for its children to set, although they share its user id. */
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prlimit64, 0, 6),
     LOAD(args[0]),

@@ -171,7 +171,7 @@ class View:
     def arguments(self) -> list[str]:
         """The namespaces and mounts, in the spelling of bubblewrap."""
         words = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "cgroup-try")]
-        words += ["--uid", "0", "--gid", "0", "--as-pid-1", "--disable-userns"]
+        words += ["--uid", "0", "--gid", "0", "--as-pid-1"]
         words += ["--unshare-net"] if self.network.own_namespace else []
         words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/", *_machine_mounts()]
         if self.machine.python is not None:
