@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 RUN_STARTED, RUN_FINISHED, TEARDOWN = "run_started", "run_finished", "teardown"
 STEP_STARTED, STEP_PROGRESS, STEP_DONE = "step_started", "step_progress", "step_done"
 STEP_FAILED, STEP_RETRIED = "step_failed", "step_retried"
+CLEAN_UP_FAILED = "clean_up_failed"
+"""Something that a step or a retry left could not be stopped or removed; teardown tries again."""
 BACKLOG_EVENTS = 10_000
 """What a listener may lag behind; one that lags more is let go and can ask again from where it was."""
 

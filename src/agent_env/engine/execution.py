@@ -12,7 +12,7 @@ from agent_env.documents.context import safe_context
 from agent_env.documents.outcomes import Kind, kind_of
 from agent_env.documents.updates import AppendRecord, Json, Update, decode, encode
 from agent_env.engine.context import Committed, Fold, thawed
-from agent_env.engine.events import STEP_DONE, STEP_FAILED, STEP_RETRIED, STEP_STARTED
+from agent_env.engine.events import CLEAN_UP_FAILED, STEP_DONE, STEP_FAILED, STEP_RETRIED, STEP_STARTED
 from agent_env.engine.outcome import described
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.run import AttemptRun, Shared
@@ -136,7 +136,7 @@ class Execution:
                 attempt.run.stop(), seconds=self._shared.limits.cleanup_seconds, what=f"stopping what step {attempt.step.id!r} left"
             )
         except* AgentEnvError as errors:
-            self._shared.events.emit("clean_up_failed", attempt.step.id, message=str(errors.exceptions[0]))
+            self._shared.events.emit(CLEAN_UP_FAILED, attempt.step.id, message=str(errors.exceptions[0]))
 
     async def _cut(self, attempt: _Attempt) -> None:
         await self._stop(attempt)
@@ -233,7 +233,7 @@ class Execution:
             rows = self._shared.sandboxes.rows(attempts=taken)
             report = await self._shared.sandboxes.destroy([row.id for row in rows])
             if not report.clean:
-                self._shared.events.emit("clean_up_failed", failed.step_id, **report.to_json())
+                self._shared.events.emit(CLEAN_UP_FAILED, failed.step_id, **report.to_json())
         message = str(failed.error)
         self._shared.events.emit(STEP_RETRIED, failed.step_id, retry=retry, retry_from_step_id=start, replayed=list(span), message=message)
 
