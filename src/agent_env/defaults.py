@@ -57,7 +57,7 @@ class Limits:
     lease_renew_seconds: float = 10.0
     retry_backoff_seconds: float = 0.5
     retry_backoff_max_seconds: float = 30.0
-    control_delay_seconds: float = 0.05
+    control_delay_seconds: float = 0.25
     """How old a run gets before it opens its control socket: one that is over sooner needs none."""
     drain_seconds: float = 30.0
     closing_step_seconds: float = 600.0

@@ -177,7 +177,7 @@ class Engine:
     async def _own(self, run_id: str, observer: Observer | None, asked: Resumption, *, takeover: bool = False) -> RunOutcome:
         if run_id in self._live:
             raise RunOwnedError(f"run {run_id} is running in this process already", concerns=run_id)
-        if self.stores.journal.run(run_id).status == "completed":
+        if run_id not in self._plans and self.stores.journal.run(run_id).status == "completed":
             return self.outcome(run_id)
         cancellation = Cancellation()
         # The claim belongs to what runs to its end: cancelled half-way, it would leave a run that this living process owns and nobody runs.

@@ -52,7 +52,7 @@ class Owner:
         pid = os.getpid()
         return cls(
             pid=pid,
-            start=_start_time(pid) or 0,
+            start=_own_start_time(pid),
             boot=_text("/proc/sys/kernel/random/boot_id"),
             machine=_text("/etc/machine-id"),
             namespace=_namespace(),
@@ -92,6 +92,12 @@ def _start_time(pid: int) -> int | None:
     # The name of the program stands in brackets and may hold spaces and brackets itself.
     fields = stat[stat.rindex(b")") + 2 :].split()
     return None if fields[0].decode() in _GONE else int(fields[19])
+
+
+@cache
+def _own_start_time(pid: int) -> int:
+    """Of the calling process, which does not change while it lives. A forked child has another id."""
+    return _start_time(pid) or 0
 
 
 @cache
