@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.documents.outcomes import Kind
+from agent_env.documents.outcomes import Kind, Status
 from agent_env.documents.records import DeployedAgent, DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine import control
@@ -205,13 +205,13 @@ class Engine:
         """
         stored = self.stores.journal.load(run_id)
         run, fold = stored.run, _fold_of(stored)
-        ended = run.status if run.status in ENDED else "cancelled"
+        ended: Status = cast("Status", run.status) if run.status in ENDED else "cancelled"
         return RunOutcome(
             run_id=run.run_id,
             instance_id=run.instance_id,
             task_id=run.task_id,
             task_version=run.task_version,
-            status=ended,  # type: ignore[arg-type]
+            status=ended,
             kind=Kind(run.kind) if run.kind else Kind.UNRECOGNISED,
             scores=dict(fold.scores),
             duration_seconds=sum(row.duration_seconds or 0.0 for row in stored.attempts if not row.superseded),

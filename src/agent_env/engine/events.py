@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -80,7 +80,7 @@ class EventStream:
                 self._listeners.discard(listener)
         return event
 
-    async def follow(self) -> AsyncIterator[Event]:
+    async def follow(self) -> AsyncGenerator[Event, None]:
         """Events from now on, until the run is over."""
         listener: asyncio.Queue[Event | None] = asyncio.Queue(BACKLOG_EVENTS)
         self._listeners.add(listener)
@@ -95,7 +95,7 @@ class EventStream:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[AsyncIterator[Event]]:
         """`follow`, closed when the block ends."""
-        async with aclosing(self.follow()) as events:  # type: ignore[type-var]
+        async with aclosing(self.follow()) as events:
             yield events
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agent_env.defaults import GIB, MIB, Limits
 from agent_env.documents.updates import Json
@@ -28,7 +28,7 @@ async def sandbox_problems(
         step = plan.steps.get(step_id)
         if step is None or step.type_name != DEPLOYING:
             continue
-        box: DeploySandbox = step  # type: ignore[assignment]
+        box = cast("DeploySandbox", step)
         chain = str(overrides.get("sandbox") or box.sandbox_type or default)
         reasons = [await _reasons(name.strip(), box, providers, limits) for name in chain.split(",") if name.strip()]
         if reasons and all(reasons):
