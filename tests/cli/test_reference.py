@@ -24,5 +24,8 @@ def test_pages_of_steps_and_outcomes_are_complete(tmp_path: Path) -> None:
     steps = (tmp_path / "steps.md").read_text()
     assert not [type for type in BUILT if f"## `{type}`" not in steps]
     assert "`sandbox_name`" in steps
+    assert "FieldInfo" not in steps
+    assert " at 0x" not in steps  # a type that nobody can read, and another page in each process
+    assert "### BashCommandSucceeds" in steps
     outcomes = (tmp_path / "outcomes.md").read_text()
     assert not [kind for kind in Kind if f"`{kind}`" not in outcomes]

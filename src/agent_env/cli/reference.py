@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
+import json
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePosixPath
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import click
 
@@ -23,7 +24,7 @@ from agent_env.cli.frame import root
 from agent_env.cli.table import SECTIONS
 
 if TYPE_CHECKING:
-    from agent_env.steps.contract import Step
+    from pydantic import BaseModel
 
 PREFACE = """\
 # Command line
@@ -75,6 +76,10 @@ def steps_page() -> str:
         own = [row for name, row in _fields(cls) if name not in envelope or row != envelope[name]]
         if own:
             parts += ["| field | type | default | |\n|---|---|---|---|", *own, ""]
+    parts += ["## Parts of steps\n", "What the types above name: objects, each with these fields.\n"]
+    for part in _parts([Step, *map(step_class, BUILT)]):
+        rows = [row for _, row in _fields(part)]
+        parts += [f"### {part.__name__}\n", f"{_text(part.__doc__)}\n", "| field | type | default | |\n|---|---|---|---|", *rows, ""]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -134,17 +139,59 @@ def _text(text: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _fields(cls: type[Step]) -> Iterator[tuple[str, str]]:
+def _parts(classes: Iterable[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """The models that the fields of `classes` are made of, each once, and theirs."""
+    from pydantic import BaseModel
+
+    waiting = [field.annotation for cls in classes for field in cls.model_fields.values()]
+    seen: set[object] = set()
+    while waiting:
+        kind = waiting.pop(0)
+        waiting += get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+            seen.add(kind)
+            yield kind
+            waiting += [field.annotation for field in kind.model_fields.values()]
+
+
+def _fields(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
     said = {name: text for base in reversed(cls.__mro__) if base.__module__.startswith("agent_env") for name, text in _docstrings(base)}
     for name, field in cls.model_fields.items():
         default = "needed" if field.is_required() else "" if field.default_factory else f"`{_shown(field.default)}`"
-        kind = str(field.annotation.__name__ if isinstance(field.annotation, type) else field.annotation)
-        cells = (f"`{field.alias or name}`", f"`{_short(kind)}`", default, said.get(name, ""))
+        cells = (f"`{field.alias or name}`", _kind(field.annotation), default, said.get(name, ""))
         yield name, f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+PLAIN = {str: "text", PurePosixPath: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
+
+
+def _kind(annotation: Any) -> str:
+    """A type as the author of a task writes it: in words of JSON."""
+    if annotation in PLAIN:
+        return PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind(arguments[0])
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(one) for one in arguments if one is not NoneType)
+    if origin in (tuple, list, Sequence):
+        return "list" if arguments[0] is Any else f"list of {_kind(arguments[0])}"
+    if origin in (dict, Mapping):
+        return "object" if arguments[1] is Any else f"object of {_kind(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(f"`{json.dumps(member.value)}`" for member in annotation)
+    if isinstance(annotation, type):
+        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
+    raise TypeError(f"the reference has no words for {annotation!r}")
+
+
 def _shown(value: object) -> str:
-    return str(value.value) if isinstance(value, Enum) else repr(value)
+    """A default as JSON writes it."""
+    if isinstance(value, PurePosixPath):
+        return json.dumps(str(value))
+    return json.dumps(value.value if isinstance(value, Enum) else value)
 
 
 def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
@@ -155,12 +202,6 @@ def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
         match one, other:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
                 yield name, _text(text)
-
-
-def _short(kind: str) -> str:
-    for prefix in ("typing.", "collections.abc.", "pathlib."):
-        kind = kind.replace(prefix, "")
-    return re.sub(r"agent_env\.[\w.]*\.(\w+)", r"\1", kind)
 
 
 if __name__ == "__main__":

@@ -31,8 +31,11 @@ class NetworkPolicy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: NetworkMode = NetworkMode.ALLOW_ALL
+    """What may be reached: everything, what is listed, or nothing."""
     allow_hosts: Entries = ()
+    """Names of hosts, for mode `allowlist`."""
     allow_cidrs: Entries = ()
+    """Address ranges, for mode `allowlist`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

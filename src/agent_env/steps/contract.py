@@ -45,9 +45,11 @@ class RetryConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
     retry_from_step_id: str = Field(validation_alias=AliasChoices("retry_from_step_id", "go_to_step_id"))
+    """The step to go back to: this one, or one that it depends on."""
     max_retries: int = Field(default=1, ge=0, strict=True)
+    """How often, beyond the first attempt."""
     backoff_seconds: float | None = Field(default=None, ge=0)
-    """First pause before a retry; None is immediate, as in the reference. Doubles each time."""
+    """First pause before a retry; null is immediate. Doubles each time."""
     reset_places: bool = False
     """Also redeploy the sandboxes that the span itself deployed."""
 
