@@ -53,6 +53,15 @@ def test_cl02_unknown_command_is_one_line_with_the_near_spelling_and_exit_code_2
     assert answer.out == ""
 
 
+@pytest.mark.parametrize("group", [(), ("config",)])
+def test_group_alone_shows_its_help_and_no_error(cli: Cli, group: tuple[str, ...]) -> None:
+    answer = cli(*group)
+    assert answer.code == 2
+    assert answer.err.startswith("Usage:")
+    assert answer.err.count("Usage:") == 1
+    assert "error" not in answer.err.partition("\n")[0]
+
+
 def test_usage_error_of_a_command_with_json_is_one_object(cli: Cli) -> None:
     answer = cli("runs", "list", "--json", "--nope")
     assert answer.code == 2

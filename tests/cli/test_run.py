@@ -100,6 +100,20 @@ def test_d7_cl01_one_signal_cancels_tears_down_and_still_prints_the_result(cli: 
     assert cli("runs", "list", "--json").json["runs"][0]["status"] == "cancelled"
 
 
+def test_cl01_interrupted_json_is_still_one_object(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW), "--json")
+    until = time.monotonic() + PATIENCE
+    while not sandboxes(cli):
+        assert time.monotonic() < until, "no sandbox was made"
+        cli("runs", "list")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 143, err.decode()
+    answer = json.loads(out)
+    assert answer["runs"][0]["status"] == "cancelled"
+    assert answer["passed"] is False
+
+
 def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> None:
     process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW))
     wait_for_line(process, "box")

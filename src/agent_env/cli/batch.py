@@ -83,6 +83,8 @@ def conclude(
 ) -> int:
     """Shows and writes everything that is known, and what else there is to say, then says how it ended."""
     verdict = Verdict(with_unfinished(results, watcher), how.fail_under)
+    if interruption is not None and not verdict.results:
+        raise interruption
     if how.as_json:
         write_json(verdict.to_json())
     else:
@@ -95,6 +97,7 @@ def conclude(
         for name, why in (*run.left.get("failed", {}).items(), *((name, "the teardown was stopped") for name in run.left.get("left", ()))):
             note(f"left: sandbox {name} of run {run.run_id}: {why}; agent-env runs teardown {run.run_id}")
     if interruption is not None:
+        interruption.shown = True
         raise interruption
     return 0 if verdict.ok else 1
 

@@ -25,6 +25,8 @@ class InterruptionError(Exception):
     def __init__(self, signal: int) -> None:
         super().__init__(f"interrupted by signal {signal}")
         self.signal = signal
+        self.shown = False
+        """Results were written already: with `--json` they are the one object."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -69,7 +71,13 @@ def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:
         return 0
     if state.debug:
         _show_traceback(error, state)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error_line(error.format_message())
+        return error.exit_code
     code, facts = _describe(error)
+    if isinstance(error, InterruptionError) and error.shown:
+        error_line("error: interrupted")
+        return code
     if state.json or (isinstance(error, click.UsageError) and _takes_json(error, argv)):
         write_json({"error": facts})
     _show(facts, state)

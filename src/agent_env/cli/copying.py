@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -51,7 +52,10 @@ async def copy_out(place: Place, remote: Remote, destination: Path) -> Copied:
 
     top = (await place.stat([remote.path]))[remote.path]
     if isinstance(top, Missing):
-        raise NotFoundError(f"{remote.target}:{remote.path} can't be read ({top.reason})", hint="agent-env exec RUN -- ls -la /app")
+        raise NotFoundError(
+            f"{remote.target}:{remote.path} can't be read ({top.reason})",
+            hint=f"agent-env exec {remote.target} -- ls -la {shlex.quote(str(remote.path.parent))}",
+        )
     inside = _inside(destination, remote.path.name)
     if top.kind is not FileKind.DIRECTORY:
         return await _fetch(place, {remote.path: inside}, {remote.path: top})

@@ -116,7 +116,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 root = Root(
     name="agent-env",
     help="Build, deploy and run agentic environments, and the tasks that grade agents inside them.",
-    epilog="First steps: agent-env run hello · agent-env bundle new my-bundle · agent-env doctor",
+    epilog="\b\nFirst steps:\n  agent-env run hello\n  agent-env bundle new my-bundle\n  agent-env doctor",
     context_settings=CONTEXT,
     params=[
         click.Option(["-V", "--version"], is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Print the version."),

@@ -28,7 +28,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "cp": Entry(f"{_ROOM}.copy:cp", "Copy files into or out of a sandbox of a run."),
     },
     "Author": {
-        "bundle": Entry(f"{_ROOM}.bundle:bundle", "Start, check, show and import bundles."),
+        "bundle": Entry(f"{_ROOM}.bundle:bundle", "Start, check and show bundles."),
         "artifact": Entry(f"{_ROOM}.artifact:artifact", "Store, fetch, list and remove artifacts."),
     },
     "This installation": {

@@ -1,7 +1,8 @@
-"""`agent-env bundle`: starting, checking, showing and importing bundles."""
+"""`agent-env bundle`: starting, checking and showing bundles."""
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def bundle() -> None:
-    """Start, check, show and import bundles: folders of tasks and of what they need."""
+    """Start, check and show bundles: folders of tasks and of what they need."""
 
 
 @bundle.command()
@@ -117,7 +118,7 @@ def init(*, folder: Path, from_task: str | None, from_eval: str | None, version:
 def shown(folder: Path) -> str:
     """A folder as `run` takes it for one, whatever is installed under the same name."""
     text = str(folder)
-    return text if text.startswith(("/", ".", "~")) or folder.is_dir() else f"./{text}"
+    return shlex.quote(text if text.startswith(("/", ".", "~")) or folder.is_dir() else f"./{text}")
 
 
 def _plan(bundle: str, *, strict: bool) -> BundlePlan:

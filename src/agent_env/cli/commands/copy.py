@@ -45,6 +45,6 @@ def cp(source: str, destination: str, as_json: bool) -> None:
     if as_json:
         write_json({"files": copied.files, "bytes": copied.bytes, "skipped": list(copied.skipped)})
         return
-    line(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.bytes} bytes")
+    line(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.bytes} byte{'s' if copied.bytes != 1 else ''}")
     for name in copied.skipped:
         note(f"skipped: {name}")

@@ -100,7 +100,13 @@ def _list(*, as_json: bool) -> int:
         write_json({"bundles": found})
         return 0
     rows = [
-        (b["name"], b["package"], ", ".join(f"{count} {kind}" for kind, count in b["contents"].items()), b["description"]) for b in found
+        (
+            b["name"],
+            b["package"],
+            ", ".join(f"{count} {kind}{'s' if count != 1 else ''}" for kind, count in b["contents"].items()),
+            b["description"],
+        )
+        for b in found
     ]
     table(("NAME", "PACKAGE", "CONTENTS", "DESCRIPTION"), rows)
     note("run one: agent-env run NAME · start your own: agent-env bundle new FOLDER")
