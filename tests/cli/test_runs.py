@@ -248,3 +248,11 @@ def test_stored_secrets_of_overrides_are_nowhere_in_the_state_folder(cli: Cli) -
     assert kept
     assert not [path for path in kept if canary.encode() in path.read_bytes()]
     assert canary not in answer.all
+
+
+def test_show_says_which_criterion_did_not_pass_and_why(cli: Cli) -> None:
+    shown = cli("runs", "show", one_run(cli, SCORED_ZERO)).out
+    assert "NOT PASSED" in shown
+    assert "it succeeds" in shown
+    assert "exited 1" in shown
+    assert "NOT PASSED" not in cli("runs", "show", one_run(cli, PASSING)).out

@@ -22,6 +22,22 @@ def state(run: RunRow, *, stopped: bool) -> str:
     return "interrupted" if stopped else run.word or run.status
 
 
+def criteria_not_passed(context: Mapping[str, Any]) -> list[tuple[str, str, Any, str]]:
+    """Why scores are what they are: verifier, criterion, weight and justification of each row that failed or was skipped."""
+    verifications = (context.get("metadata") or {}).get("verifications") or {}
+    return [
+        (
+            verifier,
+            row.get("criterion") or f"{row.get('type')} ({index})",
+            row.get("weight", 1),
+            f"{'skipped: ' if row.get('skipped') else ''}{row.get('justification') or ''}",
+        )
+        for verifier, found in verifications.items()
+        for index, row in enumerate((found or {}).get("results") or ())
+        if row.get("result") is not True
+    ]
+
+
 def duration(started: str | None, finished: str | None) -> float | None:
     """Seconds between two stored moments."""
     if started is None or finished is None:

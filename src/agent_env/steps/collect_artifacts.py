@@ -48,8 +48,10 @@ class Collected(StepResult):
         yield SetMetadata(("file_artifact_universe",), self.universe)
 
     def summary(self) -> str:
-        """How many files, and what was not there."""
+        """How many files, the artifact that they went into, and what was not there."""
         text = f"{len(self.urls)} file{'s' if len(self.urls) != 1 else ''}"
+        if self.universe is not None:
+            text += f" in {self.universe['id']} v{self.universe['version']}"
         return f"{text}; not there: {', '.join(self.missing[:5])}" if self.missing else text
 
     def failure(self) -> AgentEnvError | None:

@@ -229,7 +229,7 @@ def _took(run: RunRow) -> str:
 
 
 def _show(stored: StoredRun, *, stopped: bool) -> None:
-    from agent_env.cli.rows import state
+    from agent_env.cli.rows import criteria_not_passed, state
 
     run = stored.run
     version = f" v{run.task_version}" if run.task_version is not None else ""
@@ -269,6 +269,10 @@ def _show(stored: StoredRun, *, stopped: bool) -> None:
             ],
             right=(1, 4),
         )
+    failed = criteria_not_passed(context_of(stored))
+    if failed:
+        line()
+        table(("VERIFIER", "NOT PASSED", "WEIGHT", "WHY"), failed, right=(2,))
     if stored.resources:
         line()
         table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])
