@@ -218,6 +218,18 @@ def test_f15_a_moved_folder_still_resumes(tmp_path: Path, config: Config) -> Non
     assert not run(config, moved, resume=True).runs[0].reused
 
 
+def test_f15_a_task_may_be_named_like_the_artifact_that_it_loads(tmp_path: Path, config: Config) -> None:
+    root = write(tmp_path / "bundle", {**GOOD, "tasks/inputs.json": GOOD["tasks/good.json"]})
+    assert {task.task for task in run(config, root).runs} == {"tasks/good.json", "tasks/inputs.json"}
+    assert all(task.reused for task in run(config, root, resume=True).runs)
+    write(root, {"artifacts/inputs/one.txt": "another\n"})
+    again = run(config, root, resume=True)
+    assert len(again.runs) == 2
+    assert not any(task.reused for task in again.runs)
+    assert again.passed
+    assert run(config, root, tasks=["inputs"]).passed
+
+
 def test_a_run_of_another_content_is_not_resumed(tmp_path: Path, config: Config) -> None:
     root = write(tmp_path / "bundle", HELLO)
     run(config, root)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.bundles.documents import Hashes, eval_body, task_body
-from agent_env.bundles.model import BundleKind
+from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.plan import Write
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError
@@ -92,12 +92,12 @@ class Checker:
         self._hashes = hashes
         self._artifacts = artifacts
 
-    def check(self, write: Write, versions: Mapping[str, int]) -> Check:
+    def check(self, write: Write, versions: Mapping[tuple[str, str], int]) -> Check:
         """What to do about one write.
 
         Args:
             write: The entry.
-            versions: Versions of the documents before it, written or predicted, by id.
+            versions: Versions of the documents before it, written or predicted, by collection and id.
         """
         body = body_of(write)
         inputs = self._inputs(write, body, versions)
@@ -113,14 +113,15 @@ class Checker:
             return Check(inputs, head.version, adopted=True)
         return Check(inputs, head.version + 1, tuple(_reasons(write, row, inputs, head.version)) or ("its content changed",))
 
-    def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Mapping[str, int]) -> dict[str, Json]:
+    def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Mapping[tuple[str, str], int]) -> dict[str, Json]:
         from agent_env.stores import digest_of
 
         entry = write.entry
         if body is not None:
             return {"type": entry.type, "config": digest_of(body)}
-        needs = {ref.id: versions[ref.id] for ref in write.resolved.references if ref.id in versions}
-        pins = {ref.id: ref.version for ref in write.resolved.references if ref.id not in versions}
+        keys = [(ref, (COLLECTION_OF[ref.kind], ref.id)) for ref in write.resolved.references]
+        needs = {ref.id: versions[key] for ref, key in keys if key in versions}
+        pins = {ref.id: ref.version for ref, key in keys if key not in versions}
         files = {name: self._hashes.facts(path).text() for name, path in entry.files.items()}
         config = digest_of({key: value for key, value in entry.config.items() if key != "id"})
         return {"type": entry.type, "config": config, "files": files, "needs": needs, "store_refs": pins}

@@ -85,7 +85,7 @@ def materialise(plan: BundlePlan, stores: WriteStores, *, dry_run: bool = False)
     )
     if dry_run:
         return Written(entries, plan)
-    versions = {entry.id: entry.version for entry in entries}
+    versions = {write.entry.id: check.version for write, check in zip(plan.writes, checks, strict=True) if write.entry.task is not None}
     return Written(entries, replace(plan, tasks=tuple(_versioned(task, versions.get(task.id, task.version)) for task in plan.tasks)))
 
 
@@ -100,13 +100,13 @@ def _check(plan: BundlePlan, stores: WriteStores, hashes: Hashes) -> list[Check]
     heads = _heads(plan.writes, stores)
     checker = Checker(_rows(plan.writes, heads, ledger), heads, hashes, stores.artifacts)
     checks: list[Check] = []
-    versions: dict[str, int] = {}
+    versions: dict[tuple[str, str], int] = {}
     for write in plan.writes:
         try:
             check = checker.check(write, versions)
         except OSError as error:
             raise _unreadable(write, error) from error
-        versions[write.entry.id] = check.version
+        versions[write.collection, write.entry.id] = check.version
         checks.append(check)
     return checks
 

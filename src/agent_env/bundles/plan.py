@@ -180,7 +180,7 @@ class _Planner:
         self._stores = stores
         self._overrides = overrides
         self._strict = strict
-        self._of_entry = {entry.entry.id: entry for entry in reversed(resolved.entries)}
+        self._of_entry = {entry.entry.path: entry for entry in reversed(resolved.entries)}
         self._stored: dict[tuple[str, str, int | None], tuple[str, int] | None] = {}
         self._pinned: dict[tuple[str, str], int] = {}
         self._warnings = list(self._bundle.warnings)
@@ -199,7 +199,7 @@ class _Planner:
                 self._plan_task(resolved.task, resolved.entry.path, artifacts, planned)
         planned_evals = [self._plan_eval(resolved, planned, artifacts) for resolved in closure if resolved.entry.kind is BundleKind.EVAL]
         positions = {key: index for index, key in enumerate(planned)}
-        used = {resolved.entry.id for resolved in closure}
+        used = {resolved.entry.path for resolved in closure}
         evals_of = [
             PlannedEval(entry.id, entry.path, tuple(positions[key] for key in keys if key in positions)) for entry, keys in planned_evals
         ]
@@ -208,7 +208,7 @@ class _Planner:
             writes=tuple(Write(resolved, self._bundle.id_root) for resolved in closure),
             tasks=tuple(planned.values()),
             evals=tuple(evals_of),
-            skipped=tuple(entry.path for entry in self._bundle.of(BundleKind.TASK) if entry.id not in used and not (tasks or evals)),
+            skipped=tuple(entry.path for entry in self._bundle.of(BundleKind.TASK) if entry.path not in used and not (tasks or evals)),
             warnings=sorted_problems(self._warnings),
             pinned=self._pinned,
         )
@@ -223,7 +223,7 @@ class _Planner:
             chosen = (tuple(self._named(evals, all_evals, "eval")), tuple(self._named(tasks, all_tasks, "task")))
         else:
             chosen = (all_evals, () if all_evals else all_tasks)
-        return [self._of_entry[entry.id] for entry in chosen[0]], [self._of_entry[entry.id] for entry in chosen[1]]
+        return [self._of_entry[entry.path] for entry in chosen[0]], [self._of_entry[entry.path] for entry in chosen[1]]
 
     def _named(self, wanted: Sequence[str], entries: Sequence[Entry], kind: str) -> Iterator[Entry]:
         known = {key: entry for entry in entries for key in (entry.path, entry.id, entry.name)}
@@ -240,24 +240,25 @@ class _Planner:
 
     def _closure(self, chosen: Sequence[ResolvedEntry]) -> list[ResolvedEntry]:
         """The chosen entries and everything of the bundle that they need, needed ones first; within that, by kind and name."""
+        # By path: entries of two kinds may have the same name, and so the same id, which names a document only within its collection.
         state: dict[str, bool] = {}
         order: list[ResolvedEntry] = []
 
         def visit(resolved: ResolvedEntry, trail: tuple[ResolvedEntry, ...]) -> None:
-            if state.get(resolved.entry.id):
+            if state.get(resolved.entry.path):
                 return
-            if resolved.entry.id in state:
+            if resolved.entry.path in state:
                 start = next(index for index, entry in enumerate(trail) if entry is resolved)
                 loop = " → ".join(entry.entry.path for entry in (*trail[start:], resolved))
                 self.problems.append(Problem(f"its references go in a circle: {loop}", resolved.entry.config_file))
                 return
-            state[resolved.entry.id] = False
+            state[resolved.entry.path] = False
             for reference in resolved.references:
                 if reference.entry is not None:
-                    visit(self._of_entry[reference.entry.id], (*trail, resolved))
+                    visit(self._of_entry[reference.entry.path], (*trail, resolved))
                 else:
                     self._check_stored(reference)
-            state[resolved.entry.id] = True
+            state[resolved.entry.path] = True
             self._check_writable(resolved.entry)
             order.append(resolved)
 

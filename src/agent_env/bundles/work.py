@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env.bundles.materialising import Written
-from agent_env.bundles.model import BundleKind
+from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.plan import BundlePlan, PlannedTask
 from agent_env.defaults import Limits
 from agent_env.documents.updates import Json
@@ -86,16 +86,16 @@ def derived_seed(seed: int, task: str, attempt: int) -> int:
 
 def _contents(written: Written) -> dict[tuple[str, str], str]:
     """Of each task: a digest of what it says and of what it uses."""
-    by_id = {entry.id: entry.content for entry in written.entries}
     plan = written.plan
+    contents = {(write.collection, write.entry.id): entry.content for write, entry in zip(plan.writes, written.entries, strict=True)}
     found: dict[tuple[str, str], str] = {}
-    resolved = {write.entry.id: write.resolved for write in plan.writes}
+    resolved = {write.entry.id: write.resolved for write in plan.writes if write.entry.kind is BundleKind.TASK}
     for task in plan.tasks:
         own = resolved.get(task.id)
-        if own is None or own.entry.kind is not BundleKind.TASK or own.entry.task is None:
+        if own is None or own.entry.task is None:
             found[task.id, task.name] = _digest([list(task.plan.documents), _pins(plan, ())])
             continue
-        used = {reference.written: by_id.get(reference.id, "") for reference in own.references}
+        used = {reference.written: contents.get((COLLECTION_OF[reference.kind], reference.id), "") for reference in own.references}
         stored = [reference.id for reference in own.references if reference.entry is None]
         found[task.id, task.name] = _digest([list(own.entry.task.steps), used, _pins(plan, stored)])
     return found
