@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from agent_env.documents.network import NetworkMode, NetworkPolicy
+from agent_env.errors import StorageError
 from agent_env.places import Command
 from agent_env.sandboxes import Level
+from agent_env.sandboxes.local.records import make_private
 from tests.sandboxes.people import SECRET, WAYS, World, act, open_tunnels, spec
 
 # A script for `sh`; each must print `held` and nothing of the secret. Placeholders are of the machine outside.
@@ -213,3 +215,52 @@ def test_where_the_tunnel_device_is_open_every_place_has_a_network_of_its_own(wa
     assert "tap0" in found["said"]
     assert "nameserver 10.0.2.3" in found["said"]
     assert not found["reached"]
+
+
+OPENED = "cp /bin/sh /shell && chmod 6755 /shell && chmod 777 / && echo opened"
+
+
+async def opened_root(world: World, parent: str) -> tuple[str, list[int]]:
+    """What a place said that opens its root to all, and the modes of the folders above that root, nearest first."""
+    top = world.home if parent == "home" else world.home / "shared"
+    variables = {"HOME": str(world.home), "AGENT_ENV_LOCAL_SANDBOX_DIR": "" if parent == "home" else str(top)}
+    world.home.chmod(0o755)
+    if parent != "home":
+        top.mkdir()
+        top.chmod(0o1777)
+    provider = world.provider()
+    provider._environ = {**provider._environ, **variables}
+    sandbox = await provider.create(spec("local-open"))
+    try:
+        place = await sandbox.machine()
+        done = await place.run(Command(["sh", "-c", OPENED]))
+        work = Path(str(sandbox.info.facts["work_dir"]))
+        modes = [above.stat().st_mode & 0o777 for above in work.parents if above.is_relative_to(top) and above != top]
+        await sandbox.aclose()
+    finally:
+        await provider.destroy("local-open")
+    return done.stdout.decode(), modes
+
+
+@pytest.mark.parametrize("parent", ["home", "a folder that all may write"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_set_id_program_that_a_place_leaves_in_its_opened_root_is_out_of_reach_of_other_users(way: str, parent: str) -> None:
+    said, modes = act(way, opened_root, parent)
+    assert said == "opened\n"
+    assert 0o700 in modes
+
+
+def test_a_folder_for_sandboxes_that_somebody_else_planted_is_refused_and_a_linked_one_is_never_changed(tmp_path: Path) -> None:
+    shared, link = tmp_path / "shared", tmp_path / "link"
+    shared.mkdir()
+    shared.chmod(0o777)
+    link.symlink_to(shared)
+    with pytest.raises(StorageError, match="no folder of this user alone"):
+        make_private(link)
+    assert shared.stat().st_mode & 0o777 == 0o777
+    if os.geteuid() == 0:
+        planted = tmp_path / "planted"
+        planted.mkdir(mode=0o700)
+        os.chown(planted, 65534, 65534)
+        with pytest.raises(StorageError, match="no folder of this user alone"):
+            make_private(planted)

@@ -28,6 +28,7 @@ from agent_env.sandboxes.local.records import (
     Facts,
     Records,
     labels_file,
+    make_private,
     new_work_dir,
     read_labels,
     work_dirs,
@@ -296,7 +297,7 @@ class LocalProvider:
         """In a worker thread: the folder, the groups, the processes, the record. Fills `waits`, also if it fails later."""
         work_dir = Path(facts.work_dir)
         try:
-            work_dir.parent.mkdir(parents=True, exist_ok=True)
+            make_private(work_dir.parent)
             work_dir.mkdir(mode=0o700)
             groups = [control.make(group) for group in control.groups(self.machine, spec, self._records.home)]
             started = self._start(facts, spec, groups)

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -181,14 +182,50 @@ def _text(facts: Facts) -> str:
 def work_root(environ: Mapping[str, str], fallback: Path) -> Path:
     """Where the sandboxes' own folders are: `$AGENT_ENV_LOCAL_SANDBOX_DIR`, else `~/.agent-env-sandboxes`.
 
-    Where there is no home that can be written (TP-12), the state folder's `fallback` serves.
+    Where there is no home that can be written (TP-12), the state folder's `fallback` serves. A named folder that others may enter, such
+    as /tmp, holds a private one of this user.
     """
     named = environ.get("AGENT_ENV_LOCAL_SANDBOX_DIR", "")
     if named:
-        return Path(named).absolute()
+        root = Path(named).absolute()
+        return root if _is_private(root) else root / f".agent-env-{os.geteuid()}"
     home = Path(environ.get("HOME") or Path.home())
     usable = home.is_dir() and os.access(home, os.W_OK | os.X_OK)
     return home / ".agent-env-sandboxes" if usable else fallback
+
+
+def _is_private(folder: Path) -> bool:
+    """Nobody but this user can enter it, or it is still to be made."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return True
+    return found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def make_private(root: Path) -> None:
+    """Makes the folder that holds the sandboxes' folders, and closes it to other users.
+
+    A place owns its own root folder, so it can open that to everybody and leave a set-id program of this user in it.
+
+    Raises:
+        StorageError: It belongs to somebody else, or is a link to what others may enter.
+        OSError: It can't be made.
+    """
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    found = root.lstat()
+    linked = stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid()
+    if linked:  # this user's own link, to a larger disk perhaps; what it leads to is not ours to close
+        found = root.stat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or (linked and found.st_mode & 0o077):
+        raise StorageError(
+            f"{root} is no folder of this user alone, and sandboxes can't be kept where others could reach into them",
+            hint="chmod 700 what is yours, or set AGENT_ENV_LOCAL_SANDBOX_DIR to a folder of your own",
+        )
+    if found.st_mode & 0o077:
+        root.chmod(0o700)
 
 
 def new_work_dir(root: Path, sandbox_id: str) -> Path:
