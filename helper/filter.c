@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,6 +61,12 @@ static struct sock_filter FILTER[] = {
     LOAD(args[0]),
     BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, NEW_USER_NAMESPACE, 0, 1),
     ANSWER(EPERM),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    /* In a virtual machine these sockets lead to its host, past every network namespace. */
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 0, 4),
+    LOAD(args[0]),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_VSOCK, 0, 1),
+    ANSWER(EAFNOSUPPORT),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     /* Limits of PID 1 are not for its children to set, although they share its user id. */
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prlimit64, 0, 6),

@@ -49,6 +49,7 @@ ATTEMPTS = {
     "kill pid 1": "kill -9 1; kill -TERM 1; kill -STOP 1; kill -INT 1; sleep 0.05; echo held",
     "limit pid 1": "prlimit --pid 1 --nofile=1:1 2>/dev/null && echo limited || echo held",
     "read pid 1": "cat /proc/1/mem /proc/1/environ /proc/1/maps 2>/dev/null | head -c1 | grep -q . && echo read || echo held",
+    "reach the host of a virtual machine": "python3 -c 'import socket; socket.socket(40, 1)' 2>/dev/null && echo opened || echo held",
     "reach an engine": "ls /var/run/docker.sock /run/docker.sock /run/podman 2>/dev/null || echo held",
     "reach the helper's socket": "find / -xdev -type s 2>/dev/null | grep . || echo held",
     "become another user": "setpriv --reuid 1 --regid 1 --clear-groups true 2>/dev/null && echo became || echo held",
