@@ -10,12 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from agent_env.ids import new_sandbox_id
-from agent_env.sandboxes.registry import provider
-
 from agent_env.defaults import DEFAULT_LIMITS
+from agent_env.ids import new_sandbox_id
 from agent_env.places import Command, Place
 from agent_env.sandboxes.contract import SandboxSpec
+from agent_env.sandboxes.registry import provider
 from benchmarks.measure import Figure
 
 PLACES = 30

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from agent_env.sandboxes.contract import Provider
 
 UNSAFE_HOST = "unsafe_host"
+PERMITTED = "permitted"
+"""The option by which its provider learns whether the user asked for it."""
 
 
 @asynccontextmanager
@@ -46,6 +48,9 @@ def providers_of(config: Config) -> Callable[[str], Provider]:
 
     def make(name: str) -> Provider:
         options = config.sandbox.providers.get(name, {}).get("config", {})
+        if name == UNSAFE_HOST:
+            # Documents name providers, and documents are other people's: only this user's own word counts.
+            options = {**options, PERMITTED: config.sandbox.unsafe_host}
         return provider(name, state_root=config.state_root, limits=config.limits, options=options)
 
     return make

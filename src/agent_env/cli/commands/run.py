@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def run(ctx: click.Context, /, bundle: str | None, **given: Any) -> int:
     if given["unsafe_host"]:
         if given["sandbox"]:
             raise UsageError("--unsafe-host and --sandbox exclude each other")
+        os.environ["AGENT_ENV_UNSAFE_HOST"] = "1"  # the user's own word, which no document can give
         note(UNSAFE_NOTE)
     if _is_task_file(bundle):
         return _single(bundle, given, file=Path(bundle).expanduser())

@@ -27,6 +27,13 @@ from agent_env.sandboxes.local.view import host_environment
 
 WARNING = "NOT A SANDBOX: commands run on this machine as this user and can read, change and delete whatever it can"
 
+PERMITTED = "permitted"
+"""Option: whether this user lets tasks onto the bare host. Never read from a table of options; see `engine.opening`."""
+_NOT_PERMITTED = (
+    "a task, a bundle or a name alone can't switch isolation off; `agent-env run --unsafe-host`, sandbox.unsafe_host = true in your own "
+    "configuration, or AGENT_ENV_UNSAFE_HOST=1 can"
+)
+
 
 class UnsafeHostProvider(LocalProvider):
     """Bare-host execution behind the same contract."""
@@ -34,7 +41,13 @@ class UnsafeHostProvider(LocalProvider):
     name = "unsafe_host"
 
     def __init__(self, state_root: Path, *, limits: Limits = DEFAULT_LIMITS, options: Mapping[str, object] | None = None) -> None:
-        super().__init__(state_root, limits=limits, options={**(options or {}), "network": "machine"})
+        given = {**(options or {}), "network": "machine"}
+        self._permitted = bool(given.pop(PERMITTED, True))
+        super().__init__(state_root, limits=limits, options=given)
+
+    def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:
+        """Why this spec can't be made here."""
+        return [*([] if self._permitted else [_NOT_PERMITTED]), *super().problems(spec, capabilities)]
 
     async def capabilities(self) -> Capabilities:
         """What it can do here, loudly."""
