@@ -434,7 +434,8 @@ static void join_groups(pid_t child) {
     }
     close(fd);
   }
-  if (conf.limited >= 0 && write(conf.limited, "l", 1) != 1) kill(child, SIGKILL);
+  /* Whoever made the place may be gone already: a place that is kept, or whose maker was killed, is there for others. */
+  if (conf.limited >= 0 && write(conf.limited, "l", 1) != 1 && errno != EPIPE) kill(child, SIGKILL);
 }
 
 /* The child's own setup pipe ends when its exec succeeds; until then whatever it writes is an error line. */
