@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_env.config import Config
+from agent_env.config import Config, SandboxConfig
 from agent_env.defaults import Limits
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import AppendRecord, SetMetadata
@@ -146,7 +146,8 @@ def register() -> None:
 def config_at(root: Path, **limits: Any) -> Config:
     root.mkdir(parents=True, exist_ok=True)
     url = os.environ.get("AGENT_ENV_TEST_DATABASE") or f"sqlite:///{root / 'runs.db'}"
-    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits), values={"task_steps.impls": IMPLS})
+    bare = SandboxConfig(unsafe_host=True)  # many tests act on the bare host, because it starts fastest
+    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits), sandbox=bare, values={"task_steps.impls": IMPLS})
 
 
 @asynccontextmanager
