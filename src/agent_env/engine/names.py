@@ -16,6 +16,8 @@ from agent_env.errors import Problem
 from agent_env.steps.contract import Step
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget, EnvironmentTarget, SandboxTarget
 
+SHOWN_NAMES, COMPARED_NAMES = 10, 300
+"""How many names a hint lists, and among how many a near spelling is looked for."""
 SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER = "sandbox", "agent", "environment", "prompt", "verifier", "container"
 
 PROVIDED: Mapping[str, tuple[str, str]] = {
@@ -135,8 +137,11 @@ def _problem(index: int, wanted: Reference, known: Iterable[str], offers: Mappin
             path=path,
             hint=f"add {unordered[0]!r} to depends_on",
         )
-    meant = near(wanted.name, known)
-    hint = f"did you mean {meant!r}?" if meant else f"provided before: {', '.join(map(repr, sorted(known))) or 'none'}"
+    names = sorted(known)
+    # Bounded, for thousands of steps may each miss one of thousands of names.
+    meant = near(wanted.name, names) if len(names) <= COMPARED_NAMES else None
+    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    hint = f"did you mean {meant!r}?" if meant else f"provided before: {', '.join(map(repr, names[:SHOWN_NAMES])) or 'none'}{more}"
     return Problem(f"uses the {wanted.kind} {wanted.name!r}, which no earlier step provides", path=path, hint=hint)
 
 
