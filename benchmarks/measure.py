@@ -39,8 +39,9 @@ def home() -> Iterator[dict[str, str]]:
         root = Path(folder)
         (root / "home").mkdir()
         root.chmod(0o711)
+        # An installation is compiled; where this process must not write bytecode, its commands would compile every source at each start.
         yield {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV_", "XDG_"))},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV_", "XDG_")) and k != "PYTHONDONTWRITEBYTECODE"},
             "HOME": str(root / "home"),
             "XDG_STATE_HOME": str(root / "state"),
             "XDG_CONFIG_HOME": str(root / "config"),
