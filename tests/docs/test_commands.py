@@ -19,12 +19,22 @@ ELSEWHERE = {
 }
 
 
-def commands(page: Path) -> list[str]:
-    blocks = re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL)
-    return [line[2:] for block in blocks for line in block.splitlines() if line.startswith("$ ")]
+Act = tuple[str, str]
+"""A command to type (`$`, text), or a file to write (its path, its content)."""
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def acts(page: Path) -> list[Act]:
+    """What a reader does, in order: a block whose fence names a file is that file's content."""
+    found: list[Act] = []
+    for info, text in re.findall(r"^```(\S+(?: \S+)?)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        if info == "console":
+            found += [("$", line[2:]) for line in text.splitlines() if line.startswith("$ ")]
+        elif " " in info:
+            found.append((info.split(" ")[1], text))
+    return found
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if acts(p)], ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_command_of_the_page_works(page: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     home = tmp_path / "home"
@@ -34,7 +44,10 @@ def test_every_command_of_the_page_works(page: Path, tmp_path: Path) -> None:
         "HOME": str(home),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    for text in commands(page):
+    for what, text in acts(page):
+        if what != "$":
+            (home / what).write_text(text)
+            continue
         if text in ELSEWHERE:
             continue
         folder = ROOT if text.startswith("make ") else home

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import stat
 import struct
@@ -180,7 +179,7 @@ async def _frames() -> AsyncGenerator[bytes, None]:
 
 
 def _size() -> bytes:
-    size = shutil.get_terminal_size()
+    size = os.get_terminal_size(sys.stdin.fileno())  # not the environment's LINES and COLUMNS, which may be another terminal's
     return b"w" + struct.pack(">HH", size.lines, size.columns)
 
 
