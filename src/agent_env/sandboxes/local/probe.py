@@ -96,7 +96,7 @@ def findings(machine: Machine) -> Iterator[Finding]:
         "" if machine.can_confine else "allow user namespaces, install bubblewrap, or run with --unsafe-host on a machine you can lose",
     )
     yield Finding(
-        "outbound network", machine.slirp is not None, machine.slirp or machine.slirp_problem, "" if machine.slirp else _slirp_hint()
+        "outbound network", machine.slirp is not None, machine.slirp or machine.slirp_problem, "" if machine.slirp else _slirp_hint(machine.slirp_problem)
     )
     groups = ", ".join(sorted(machine.controllers)) or "none that this user may use"
     detail = f"version {machine.cgroup_version or '-'}: {groups}"
@@ -108,8 +108,8 @@ def findings(machine: Machine) -> Iterator[Finding]:
     yield Finding("container engine", bool(engine := _engine_socket()), engine or "no socket of Docker or Podman")
 
 
-def _slirp_hint() -> str:
-    remedy = "let this user open /dev/net/tun" if shutil.which("slirp4netns") else "apt install slirp4netns"
+def _slirp_hint(problem: str) -> str:
+    remedy = "let this user open /dev/net/tun" if "/dev/net/tun" in problem else "apt install slirp4netns"
     return f"{remedy}; until then, places that may use the network use this machine's own"
 
 
