@@ -96,7 +96,10 @@ def findings(machine: Machine) -> Iterator[Finding]:
         "" if machine.can_confine else "allow user namespaces, install bubblewrap, or run with --unsafe-host on a machine you can lose",
     )
     yield Finding(
-        "outbound network", machine.slirp is not None, machine.slirp or machine.slirp_problem, "" if machine.slirp else _slirp_hint(machine.slirp_problem)
+        "outbound network",
+        machine.slirp is not None,
+        machine.slirp or machine.slirp_problem,
+        "" if machine.slirp else _slirp_hint(machine.slirp_problem),
     )
     groups = ", ".join(sorted(machine.controllers)) or "none that this user may use"
     detail = f"version {machine.cgroup_version or '-'}: {groups}"
