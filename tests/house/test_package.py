@@ -40,7 +40,7 @@ def test_the_wheel_ships_no_test_code(wheel: zipfile.ZipFile) -> None:
 
 def test_no_tracked_file_names_a_machine_or_a_workplace() -> None:
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0")
-    workplace = f"{ROOT.parent}/"
+    workplace = f"{ROOT}/"
     guilty = []
     for name in tracked:
         path = ROOT / name
