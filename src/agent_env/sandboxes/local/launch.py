@@ -152,10 +152,11 @@ def _started(report: str, log: Path) -> tuple[Identity, Identity]:
             f"this machine does not let this user make namespaces ({problem})",
             hint="install bubblewrap, or allow user namespaces; --unsafe-host runs without a sandbox, on a machine you can lose",
         )
-    raise InfrastructureError(f"the sandbox did not start: {problem}{_tail(log)}")
+    raise InfrastructureError(f"the sandbox did not start: {problem}{log_tail(log)}")
 
 
-def _tail(log: Path) -> str:
+def log_tail(log: Path) -> str:
+    """The end of a message about a sandbox: what its own log said last, if anything."""
     try:
         text = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
     except OSError:

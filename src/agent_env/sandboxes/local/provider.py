@@ -43,6 +43,7 @@ _IDS_EACH = 65_536
 _RANGES = 16_000
 _BACKLOG = 64
 _SLIRP_SOCKET = "slirp.sock"
+_LOG = "helper.log"
 _SPARE_PROCESSES = 16
 """What the helper itself may need beside the commands."""
 
@@ -138,13 +139,14 @@ class LocalProvider:
         facts = self._first_facts(spec)
         self._records.open(facts)
         waits: dict[str, int] = {}
+        log = self._records.folder(spec.sandbox_id) / _LOG
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._undo, spec.sandbox_id)
-            undo.callback(lambda: Settling(waits).close())
+            undo.callback(lambda: Settling(waits, log).close())
             work = asyncio.to_thread(self._make, facts, spec, waits)
             facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
             if spec.ports:
-                facts = await self._publish(facts, spec.ports, Settling(waits))
+                facts = await self._publish(facts, spec.ports, Settling(waits, log))
             sandbox = await self._handle(facts, spec.epoch, spec.token, waits)
             undo.pop_all()
             return sandbox
@@ -332,7 +334,7 @@ class LocalProvider:
                 view=view.arguments(),
                 payload=link.payload(HELPER_INSIDE, listener.fileno(), config),
                 environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: spec.sandbox_id},
-                log=folder / "helper.log",
+                log=folder / _LOG,
                 keep=(listener.fileno(), config),
                 network=facts.network["how"] == "slirp4netns",
                 limited=bool(groups),
@@ -361,7 +363,7 @@ class LocalProvider:
     async def _handle(self, facts: Facts, epoch: int, token: str, waits: dict[str, int]) -> LocalSandbox:
         folder = self._records.folder(facts.sandbox_id)
         connection = await link.connect(folder / "helper.sock", sandbox_id=facts.sandbox_id, epoch=epoch, token=token, limits=self._limits)
-        return LocalSandbox(facts, self._records, connection, settling=Settling(waits), limits=self._limits)
+        return LocalSandbox(facts, self._records, connection, settling=Settling(waits, folder / _LOG), limits=self._limits)
 
     # Removing
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agent_env.defaults import Limits
 from agent_env.documents.network import NetworkPolicy
-from agent_env.errors import PlaceLostError, SandboxUnavailableError, UnsupportedError
+from agent_env.errors import DeadlineError, PlaceLostError, SandboxUnavailableError, UnsupportedError
 from agent_env.places import Command, Completed, Ending, Place, PlaceKind, Published
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.places.helper.connection import Connection
@@ -18,6 +18,7 @@ from agent_env.places.helper.execution import HelperProcess
 from agent_env.places.helper.place import HelperPlace
 from agent_env.sandboxes.contract import Level, SandboxInfo
 from agent_env.sandboxes.local import limits as control
+from agent_env.sandboxes.local.launch import log_tail
 from agent_env.sandboxes.local.records import Facts, Records
 from agent_env.waiting import deadline
 
@@ -30,8 +31,9 @@ class Settling:
     Files can be moved meanwhile, so the milliseconds are usually over before a command comes.
     """
 
-    def __init__(self, waits: dict[str, int]) -> None:
+    def __init__(self, waits: dict[str, int], log: Path) -> None:
         self._waits = waits
+        self._log = log
         self._lock = asyncio.Lock()
         self.failed: set[str] = set()
 
@@ -39,16 +41,19 @@ class Settling:
         """Returns when everything is ready or has failed; at once from the second time on.
 
         Raises:
-            DeadlineError: It took too long.
+            DeadlineError: It took too long; the message ends with the last lines of the log.
         """
         if not self._waits:
             return
-        async with self._lock, deadline(seconds, "the sandbox's network and limits"):
-            while self._waits:
-                name, descriptor = next(iter(self._waits.items()))
-                if not await _one_byte(descriptor):
-                    self.failed.add(name)
-                os.close(self._waits.pop(name))
+        try:
+            async with self._lock, deadline(seconds, "the sandbox's network and limits"):
+                while self._waits:
+                    name, descriptor = next(iter(self._waits.items()))
+                    if not await _one_byte(descriptor):
+                        self.failed.add(name)
+                    os.close(self._waits.pop(name))
+        except DeadlineError as error:
+            raise DeadlineError(f"{error.message} (waiting for its {', '.join(self._waits)}){log_tail(self._log)}") from error
 
     def close(self) -> None:
         """Lets go, whatever the state."""
