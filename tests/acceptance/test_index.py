@@ -1,0 +1,27 @@
+"""Every id of this part has a test that carries it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.ids import REQUIRED, ids_of, proofs
+
+
+def test_every_required_id_has_a_test_that_carries_it() -> None:
+    table = proofs()
+    assert [id for id in REQUIRED if not table[id]] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("test_ex01_a_timeout", {"EX-01"}),
+        ("test_ex_01_d03_f9_x", {"EX-01", "D3", "F9"}),
+        ("test_a012_b6", {"A12", "B6"}),
+        ("test_reads_utf8_f19", {"F19"}),
+        ("test_of_a_126_or_2_runs_and_x86_64", set()),
+        ("test_must_show_8_json", set()),
+    ],
+)
+def test_ids_are_read_from_names(name: str, ids: set[str]) -> None:
+    assert ids_of(name) == ids
