@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -73,7 +73,9 @@ BROKEN = "import time\ndef run(given):\n    time.sleep(30) if given['args'].get(
 
 def test_c10_thirteen_deployments_at_once_four_times_stage_apart_and_leave_nothing_staged(home: Home) -> None:
     empty = check('test -z "$(ls -A /tmp/agent_env_run_code)"')
-    answer = home("run", home.bundle(scripts={"staged": STAGED}, a=[BOX, code("staged"), empty]), "--attempts", "52", "--concurrency", "13", "--json")
+    answer = home(
+        "run", home.bundle(scripts={"staged": STAGED}, a=[BOX, code("staged"), empty]), "--attempts", "52", "--concurrency", "13", "--json"
+    )
     assert answer.code == 0, answer.all
     assert [run["scores"] for run in answer.json["runs"]] == [{"check": 1.0}] * 52
     results = [home.context(run["run_id"])["metadata"]["script_results"]["work"] for run in answer.json["runs"][::8]]
@@ -85,7 +87,9 @@ def test_c10_thirteen_deployments_at_once_four_times_stage_apart_and_leave_nothi
 @pytest.mark.parametrize("hang", [False, True])
 def test_c10_nothing_stays_staged_after_a_failure_or_a_timeout(home: Home, hang: bool) -> None:
     bad = code("broken", args={"hang": hang}, timeout_seconds=1, fail_task_on_error=False)
-    answer = home("run", home.bundle(scripts={"broken": BROKEN}, a=[BOX, bad, check('test -z "$(ls -A /tmp/agent_env_run_code)"')]), "--json")
+    answer = home(
+        "run", home.bundle(scripts={"broken": BROKEN}, a=[BOX, bad, check('test -z "$(ls -A /tmp/agent_env_run_code)"')]), "--json"
+    )
     assert answer.json["runs"][0]["scores"] == {"check": 1.0}, answer.all
 
 
@@ -93,7 +97,8 @@ def test_c11_a_retry_that_fails_is_an_error_and_never_the_earlier_result(home: H
     script = (
         "import json, os, pathlib, sys\ndef run(given):\n    first = not pathlib.Path('/app/tried').exists()\n"
         "    pathlib.Path('/app/tried').touch()\n    here = pathlib.Path(os.path.dirname(os.path.abspath(__file__)))\n"
-        "    if first:\n        (here / 'output.json').write_text('\"old\"')\n        (here / 'mate.py').write_text('x = 1')\n        sys.exit(7)\n"
+        "    if first:\n        (here / 'output.json').write_text('\"old\"')\n"
+        "        (here / 'mate.py').write_text('x = 1')\n        sys.exit(7)\n"
         "    try:\n        import mate\n    except ImportError:\n        pass\n    else:\n        return 'a module of the first attempt'\n"
         "    os._exit(0)\n"
     )
@@ -115,7 +120,8 @@ def run(given):
     while time.monotonic() < until:
         if os.fork() == 0:
             os.setsid()
-            time.sleep(0.2)
+            time.sleep(60)
+            os._exit(0)
         with open("/app/alive", "w") as file:
             file.write(str(time.monotonic()))
         time.sleep(0.05)
@@ -153,12 +159,5 @@ def test_b6_what_a_machine_step_loads_lies_under_the_places_work_folder_and_nowh
     found = sorted(home.places.rglob("b6-canary/note.txt"))
     assert len(found) == 1
     assert found[0].read_text() == "b6-canary-content"
-    assert not list(_outside("/b6-canary"))
+    assert not Path("/b6-canary").exists()
     assert home("runs", "teardown", answer.json["runs"][0]["run_id"]).code == 0
-
-
-def _outside(path: str) -> Iterator[str]:
-    from pathlib import Path
-
-    if Path(path).exists():
-        yield path

@@ -142,19 +142,21 @@ def cut_at_any_moment(home: Home, chance: random.Random, times: int) -> None:
     begun = time.monotonic()
     assert home("run", folder).code == 0
     whole = time.monotonic() - begun
+    seen = {home.runs()[0]["run_id"]}
     for number in range(times):
         process = home.start("run", folder, "--json")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=chance.uniform(0, whole))
         killed(process)
-        runs = home.runs()
-        cut = runs[0] if runs[0]["interrupted"] else None
+        newest, known = home.runs()[0], seen.copy()
+        seen.add(newest["run_id"])
+        cut = newest if newest["interrupted"] and newest["run_id"] not in known else None
         if cut and number % 2:
-            before = {step["step_id"] for step in home.show(cut["run_id"])["steps"] if step["state"] == "done"}
+            before = {step["step_id"] for step in home.show(cut["run_id"])["steps"] if step["state"] == "completed"}
             resumed = home("resume", cut["run_id"], "--json")
             assert resumed.code == 0, resumed.all
             assert resumed.json["runs"][0]["scores"] == {"check": 1.0}
-            again = [s for s in home.show(cut["run_id"])["steps"] if s["step_id"] in before and s["state"] == "done"]
+            again = [s for s in home.show(cut["run_id"])["steps"] if s["step_id"] in before and s["state"] == "completed"]
             assert len(again) == len(before)
         collected = home("gc", "--json")
         assert collected.code == 0, collected.all

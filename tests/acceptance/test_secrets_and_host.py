@@ -71,11 +71,16 @@ def test_c13_se03_secrets_are_in_no_database_event_log_argument_output_or_place(
         answer = home("--debug", "run", folder, "--json", "--output", "out", "--keep", env=env)
         by_task = {run["task"]: run for run in answer.json["runs"]}
         passed = by_task["tasks/a.json"]
-        told = [home(*command, env=env).all for command in (("runs", "list"), ("runs", "logs", passed["run_id"]), ("config", "show"), ("doctor",))]
+        told = [
+            home(*command, env=env).all
+            for command in (("runs", "list"), ("runs", "logs", passed["run_id"]), ("config", "show"), ("doctor",))
+        ]
         told.append(json.dumps(home.context(passed["run_id"])))
     assert passed["scores"] == {"check": 1.0}, answer.all
     assert home.context(passed["run_id"])["metadata"]["script_results"]["work"] == []
-    files = [path for root in (home.state, home.places, home.cwd / "out") for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = [
+        path for root in (home.state, home.places, home.cwd / "out") for path in root.rglob("*") if path.is_file() and not path.is_symlink()
+    ]
     assert len(files) > 3
     assert len(arguments) > 5
     for value in (canary.encode() for canary in CANARIES.values()):
@@ -110,7 +115,7 @@ def test_a16_no_tool_of_the_host_is_needed_to_use_every_step(home: Home, tmp_pat
 
 VALUES = {
     "PEM": "-----BEGIN KEY-----\nabc+/=\n-----END KEY-----\n",
-    "QUOTES": "it's \"quoted\" \\n",
+    "QUOTES": 'it\'s "quoted" \\n',
     "SPACES": "  leading and trailing  ",
     "COMMENT": "a # b",
     "DOLLAR": "$HOME `id` $(id) %PATH% !x",
@@ -124,11 +129,16 @@ def test_se02_values_of_variables_arrive_byte_for_byte_and_odd_names_are_refused
     run_id = home("run", home.bundle(a=[BOX]), "--keep", "--json").json["runs"][0]["run_id"]
     options = [text for name, value in VALUES.items() for text in ("--env", f"X_{name}={value}")]
     dumped = subprocess.run(
-        [AGENT_ENV, "exec", *options, run_id, "--", "env", "-0"], env=home.environ(), cwd=home.cwd, capture_output=True, timeout=PATIENCE, check=True
+        [AGENT_ENV, "exec", *options, run_id, "--", "env", "-0"],
+        env=home.environ(),
+        cwd=home.cwd,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
     )
     arrived = dict(text.split("=", 1) for text in dumped.stdout.decode().split("\0") if text.startswith("X_"))
     assert arrived == {f"X_{name}": value for name, value in VALUES.items()}
-    for name in ("", "A B", "A\nB"):
+    for name in ("", "A B", "A\nB", "1A", "A-B"):
         refused = home("exec", "--env", f"{name}=x", run_id, "--", "true")
         assert refused.code != 0, name
         assert "Traceback" not in refused.all
@@ -149,7 +159,8 @@ def test_tp06_a_result_that_is_no_finite_json_is_an_error_with_the_reason_and_no
 def test_tp06_what_is_graded_may_be_huge_endless_or_no_file_and_costs_no_memory(home: Home) -> None:
     planted = (
         "import os\ndef run(given):\n    os.truncate(os.open('/app/huge', os.O_CREAT | os.O_RDWR), 1 << 30)\n"
-        "    os.symlink('/dev/zero', '/app/endless')\n    os.mkdir('/app/folder')\n    os.mkfifo('/app/pipe')\n    open('/app/empty', 'w')\n"
+        "    os.symlink('/dev/zero', '/app/endless')\n    os.mkdir('/app/folder')\n    os.mkfifo('/app/pipe')\n"
+        "    open('/app/empty', 'w')\n"
         "    open('/app/bom', 'wb').write(b'\\xef\\xbb\\xbf1')\n    os.symlink('loop', '/app/loop')\n"
     )
     names = ("huge", "endless", "folder", "pipe", "empty", "loop")
@@ -174,7 +185,7 @@ def test_tp05_limits_of_grading_pay_for_nothing_else_and_bound_all_of_it(home: H
 
 
 ATTACKER = """
-import os, pathlib, stat, subprocess
+import os, pathlib
 
 def run(given):
     for folder in ("/app", "/app/bin", os.path.expanduser("~/bin"), os.path.expanduser("~/.local/bin"), "/usr/local/bin"):
@@ -191,21 +202,18 @@ def run(given):
     pathlib.Path("/app/sitecustomize.py").write_text("import os\\nos._exit(0)\\n")
     pathlib.Path("/app/json.py").write_text("raise SystemExit(0)\\n")
     pathlib.Path("/app/answer").symlink_to("/app/elsewhere")
-    loop = "while :; do echo right > /app/raced; rm -f /app/raced.wrong; sleep 0.01; done"
-    subprocess.Popen(["sh", "-c", loop], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 """
 
 
-def test_tp08_planted_programs_start_files_modules_and_loops_never_make_a_score(home: Home) -> None:
+def test_tp08_planted_programs_start_files_and_modules_never_make_a_score(home: Home) -> None:
     honest = "def run(given):\n    import json\n    return json.dumps([1])\n"
     command = "grep -q right /app/answer", "test -e /app/never", "python3 -I -c 'raise SystemExit(1)'", "cat /app/never"
     tricked = [check(text, id=f"tricked{number}") for number, text in enumerate(command)]
     exists = {**check(id="link"), "criteria": [{"type": "probe_file_contains", "criterion": "c", "paths": ["answer"], "expected": "right"}]}
-    frozen = "rm -f /app/raced; sleep 0.3; test -e /app/raced"
-    steps = [BOX, code("attack"), *tricked, exists, check(frozen, id="raced", quiesce="kill"), code("honest", "after")]
+    steps = [BOX, code("attack"), *tricked, exists, code("honest", "after")]
     answer = home("run", home.bundle(scripts={"attack": ATTACKER, "honest": honest}, a=steps), "--json")
     (run,) = answer.json["runs"]
-    assert set(run["scores"]) == {*(each["id"] for each in tricked), "link", "raced"}, answer.all
+    assert set(run["scores"]) == {*(each["id"] for each in tricked), "link"}, answer.all
     assert set(run["scores"].values()) == {0.0}, run["scores"]
     assert home.context(run["run_id"])["metadata"]["script_results"]["after"] == "[1]"
 
