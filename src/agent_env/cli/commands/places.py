@@ -91,8 +91,9 @@ def _standard_input() -> Any:
 
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--env {text!r} is not NAME=VALUE")
+    if not equals or not name.isidentifier() or not name.isascii():
+        # Only the name is shown: what stands behind it may be a secret.
+        raise UsageError(f"--env {name!r} is not NAME=VALUE", hint="a name has letters, digits and _, and does not begin with a digit")
     return name, value
 
 
