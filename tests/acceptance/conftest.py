@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import select
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -115,20 +117,29 @@ def ended(process: subprocess.Popen[bytes]) -> Answer:
     return Answer(process.returncode, out.decode(), err.decode())
 
 
+# A command starts with the peak of whoever spawned it: this small program, not a test worker with a history.
+MEASURING = """
+import os, sys
+pid = os.posix_spawn(sys.argv[2], sys.argv[2:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+with open(sys.argv[1], "w") as peak:
+    peak.write(str(usage.ru_maxrss))
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
 @contextmanager
 def measured(home: Home, *argv: str | Path, stdout: Any = subprocess.DEVNULL) -> Iterator[Callable[[], int]]:
     """Starts the command; what is yielded waits until it has succeeded and returns the most memory that it had, in bytes."""
-    process = subprocess.Popen(
-        [AGENT_ENV, *map(str, argv)], cwd=home.cwd, env=home.environ(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE
-    )
+    peak = home.cwd / f"peak-{secrets.token_hex(4)}"
+    command = [sys.executable, "-c", MEASURING, peak, AGENT_ENV, *map(str, argv)]
+    process = subprocess.Popen(command, cwd=home.cwd, env=home.environ(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE)
 
     def wait() -> int:
         assert process.stderr is not None
         said = process.stderr.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, said.decode()
-        return usage.ru_maxrss * 1024
+        assert process.wait(timeout=PATIENCE) == 0, said.decode()
+        return int(peak.read_text()) * 1024
 
     try:
         yield wait

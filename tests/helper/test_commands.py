@@ -15,6 +15,7 @@ from agent_env.errors import LaunchError
 from agent_env.places import Command, Completed, Ending
 from agent_env.places.helper import HelperPlace
 from tests.helper.living import UNSHARE, Living, helper, short, tagged
+from tests.memory import forget_peak, peak_bytes
 
 AS_INIT = pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["ordinary process", "pid 1"])
 
@@ -210,16 +211,12 @@ async def test_ex13_a_cut_is_counted_and_flips_exactly_at_the_limit(count: int, 
 @pytest.mark.parametrize("keep", ["head", "tail"])
 async def test_f18_d6_two_gigabytes_of_output_cost_no_memory(keep: str) -> None:
     async with helper() as (living, place):
-        before, here = memory(living), peak()
+        before, here = memory(living), forget_peak()
         done = await place.run(sh(f"yes | head -c {'2G' if keep == 'head' else '200M'}", output_limit_bytes=1 << 20, keep=keep))
         assert len(done.stdout) == 1 << 20
         assert done.stdout_dropped_bytes == ((2 << 30) if keep == "head" else 200 << 20) - (1 << 20)
         assert memory(living) - before < 8 << 20
-        assert peak() - here < 20 << 20
-
-
-def peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        assert peak_bytes() - here < 20 << 20
 
 
 def memory(living: Living) -> int:
@@ -311,12 +308,12 @@ async def test_two_hundred_commands_at_once() -> None:
 
 async def test_a_slow_reader_holds_up_its_own_stream_alone() -> None:
     async with helper() as (living, place):
-        before = peak()
+        before = forget_peak()
         process = await place.start(sh("yes | head -c 100M"))
         done = await asyncio.gather(*(place.run(sh("yes | head -c 3M")) for _ in range(4)))
         assert {len(one.stdout) for one in done} == {3 << 20}
         assert memory(living) < 16 << 20
-        assert peak() - before < 60 << 20
+        assert peak_bytes() - before < 60 << 20
         total = 0
         async for _, piece in process.output():
             total += len(piece)

@@ -12,6 +12,7 @@ import pytest
 from agent_env.errors import InfrastructureError, LaunchError, PlacementError, SandboxUnavailableError
 from agent_env.places import Command
 from agent_env.verifiers.verify_sandbox import Verification
+from tests.memory import forget_peak, peak_bytes
 from tests.steps.bench import BenchRun
 from tests.verifiers.conftest import Bench
 
@@ -234,12 +235,10 @@ def test_ex10_ex16_a_command_is_run_byte_for_byte_however_long_it_is(bench: Benc
 
 def test_f18_d6_output_without_end_costs_bounded_memory_and_a_command_that_reads_gets_nothing(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
-        import resource
-
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = forget_peak()
         assert await said(run, bash("yes | head -c 300000000; exit 5")) == (0.0, "exited 5: " + ("y\n" * 100).strip())
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert grown < 50 * 1024, f"{grown} KiB"
+        grown = peak_bytes() - before
+        assert grown < 50 << 20, f"{grown} bytes"
         assert await said(run, bash("! read -r line")) == (1.0, "exited 0")
 
     bench(body)
