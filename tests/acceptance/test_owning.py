@@ -42,7 +42,7 @@ SCRIPTS = {"orphan": ORPHAN, "count": COUNT}
 
 
 def begun(home: Home) -> bool:
-    return any(path.exists() for path in home.places.glob("agent-env-*/**/app/begun"))
+    return any(home.places.glob("agent-env-*/app/begun"))
 
 
 def orphaned(home: Home, *argv: str | Path) -> tuple[str, list[str]]:
