@@ -39,10 +39,18 @@ def poison():
 COUNT = "def run(given):\n    with open('/app/count', 'a') as file:\n        file.write('x')\n    return 1\n"
 RESUMABLE = [BOX, code("count", "before"), code("orphan"), code("count", "after"), check("test $(cat /app/count) = xx")]
 SCRIPTS = {"orphan": ORPHAN, "count": COUNT}
+UNTIL_LET_GO = "while not pathlib.Path('/app/go').exists():\n            time.sleep(0.02)"
+HELD = {**SCRIPTS, "orphan": ORPHAN.replace("time.sleep(1)", UNTIL_LET_GO)}
+"""As `SCRIPTS`, but a resumed script ends only when the test lets it go: who owns the run meanwhile is no matter of speed."""
 
 
 def begun(home: Home) -> bool:
     return any(home.places.glob("agent-env-*/app/begun"))
+
+
+def let_go(home: Home) -> None:
+    for folder in home.places.glob("agent-env-*/app"):
+        (folder / "go").touch()
 
 
 def orphaned(home: Home, *argv: str | Path) -> tuple[str, list[str]]:
@@ -92,9 +100,11 @@ def test_a14_a_run_with_the_context_of_a_killed_one_adopts_its_places(home: Home
 
 
 def test_d3_of_two_commands_that_resume_at_once_one_wins_and_the_other_is_told_who_owns_it(home: Home) -> None:
-    run_id, _ = orphaned(home, "run", home.bundle(scripts=SCRIPTS, a=RESUMABLE))
+    run_id, _ = orphaned(home, "run", home.bundle(scripts=HELD, a=RESUMABLE))
     both = [home.start("resume", run_id, "--json") for _ in range(2)]
     pids = [str(process.pid) for process in both]
+    eventually(lambda: any(process.poll() is not None for process in both), "the loser is told")
+    let_go(home)
     first, second = sorted(map(ended, both), key=lambda answer: answer.code)
     assert first.code == 0, first.all
     assert second.code != 0, "both did it"
@@ -112,13 +122,14 @@ def unshared(home: Home, script: str, *argv: str) -> subprocess.CompletedProcess
 
 
 def test_d8_another_host_name_is_the_same_machine(home: Home) -> None:
-    run_id, folders = orphaned(home, "run", home.bundle(scripts=SCRIPTS, a=RESUMABLE))
+    run_id, folders = orphaned(home, "run", home.bundle(scripts=HELD, a=RESUMABLE))
     owner = home.start("resume", run_id, "--json")
     eventually(lambda: home.show(run_id)["owner"] and not home.show(run_id)["interrupted"], "it is owned again")
     refused = unshared(home, "hostname another-name", "resume", run_id)
     assert refused.returncode != 0
     assert str(owner.pid) in refused.stderr, refused.stderr
     assert home.folders() == folders
+    let_go(home)
     assert ended(owner).code == 0
 
 
