@@ -14,7 +14,6 @@
 #define _GNU_SOURCE
 #include "confine.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -43,14 +42,6 @@
 #define CLONE_NEWCGROUP 0x02000000
 #endif
 
-/* mount_setattr(2) is younger than some C libraries. */
-struct mount_attributes {
-  unsigned long long set, clear, propagation, userns;
-};
-#define ATTR_RDONLY 0x1ULL
-#define ATTR_NOSUID 0x2ULL
-#define ATTR_NODEV 0x4ULL
-#define SYS_MOUNT_SETATTR 442
 #define SYS_CLOSE_RANGE 436
 #define CLOSE_RANGE_AS_CLOEXEC 4u
 
@@ -87,7 +78,9 @@ static const struct option OPTIONS[] = {
     {"--dev-bind", 'V', 2, 0},         {"--dev", 'D', 1, 0},
     {"--proc", 'P', 1, 0},             {"--tmpfs", 'T', 1, 0},
     {"--size", 'Z', 1, 0},             {"--symlink", 'L', 2, 0},
-    {"--dir", 'M', 1, 0},              {"--chdir", 'C', 1, 0},
+    {"--dir", 'M', 1, 0},              {"--file", 'F', 2, 0},
+    {"--perms", 'O', 1, 0},
+    {"--chdir", 'C', 1, 0},
     {"--hostname", 'H', 1, 0},         {"--unshare-user", 'N', 0, CLONE_NEWUSER},
     {"--unshare-pid", 'N', 0, CLONE_NEWPID}, {"--unshare-ipc", 'N', 0, CLONE_NEWIPC},
     {"--unshare-uts", 'N', 0, CLONE_NEWUTS}, {"--unshare-net", 'N', 0, CLONE_NEWNET},
@@ -99,9 +92,10 @@ static const struct option OPTIONS[] = {
     {"--cgroup", 'c', 1, 0},           {"--events", 'e', 1, 0},
     {"--processes", 'p', 1, 0},        {"--watch-memory", 'm', 1, 0},
     {"--file-size", 'f', 1, 0},        {"--watch-disk", 'd', 2, 0},
-    {"--slirp", 's', 1, 0},            {"--slirp-ready-fd", 'y', 1, 0},
+    {"--slirp", 's', 1, 0},            {"--first-fd", 'y', 1, 0},
     {"--slirp-api", 'a', 1, 0},        {"--bwrap", 'b', 1, 0},
-    {"--limited-fd", 'l', 1, 0},
+    {"--overlay", 'o', 2, 0},
+    {"--many-users", 'q', 0, 0},       {"--read-only", 'w', 0, 0},
 };
 
 static struct confinement conf;
@@ -123,8 +117,9 @@ static void add_mount(char kind, const char *source, const char *target) {
   struct operation *made;
   if (conf.operation_count == MAX_OPERATIONS) errno = 0, fail("more than %d mounts", MAX_OPERATIONS);
   made = &conf.operations[conf.operation_count++];
-  *made = (struct operation){.kind = kind, .source = source, .target = target, .size = conf.next_size};
+  *made = (struct operation){.kind = kind, .source = source, .target = target, .size = conf.next_size, .mode = conf.next_mode};
   conf.next_size = NULL;
+  conf.next_mode = 0;
   if (strchr("RBV", kind)) {
     /* Links of the source are resolved in the outer view, before there is another. */
     made->source = realpath(source, NULL);
@@ -134,9 +129,10 @@ static void add_mount(char kind, const char *source, const char *target) {
 
 static void take(const struct option *option, char **value) {
   switch (option->kind) {
-    case 'R': case 'B': case 'V': case 'L': add_mount(option->kind, value[0], value[1]); break;
+    case 'R': case 'B': case 'V': case 'L': case 'F': add_mount(option->kind, value[0], value[1]); break;
     case 'D': case 'P': case 'T': case 'M': add_mount(option->kind, NULL, value[0]); break;
     case 'Z': conf.next_size = value[0]; break;
+    case 'O': conf.next_mode = (mode_t)strtoul(value[0], NULL, 8); break;
     case 'C': conf.directory = value[0]; break;
     case 'H': conf.hostname = value[0]; break;
     case 'N': conf.namespaces |= option->flag; break;
@@ -154,22 +150,29 @@ static void take(const struct option *option, char **value) {
     case 'f': conf.file_size = strtoull(value[0], NULL, 10); break;
     case 'd': conf.watch_disk = strtoull(value[0], NULL, 10); conf.disk_folder = value[1]; break;
     case 's': conf.slirp = value[0]; break;
-    case 'y': conf.slirp_ready = atoi(value[0]); fcntl(conf.slirp_ready, F_SETFD, FD_CLOEXEC); break;
+    case 'y': conf.told = atoi(value[0]); fcntl(conf.told, F_SETFD, FD_CLOEXEC); break;
     case 'a': conf.slirp_api = value[0]; break;
-    case 'l': conf.limited = atoi(value[0]); fcntl(conf.limited, F_SETFD, FD_CLOEXEC); break;
     case 'b': conf.bwrap = value[0]; break;
+    case 'o':
+      conf.lower = realpath(value[0], NULL);
+      conf.upper = realpath(value[1], NULL);
+      if (!conf.lower || !conf.upper) fail("can't find %s or %s", value[0], value[1]);
+      break;
+    case 'q': conf.many = 1; break;
+    case 'w': conf.read_only = 1; break;
   }
 }
 
 static void parse(int argc, char **argv) {
   int at = 1;
-  conf.slirp_ready = conf.limited = -1;
+  conf.told = conf.shift = -1;
   while (at < argc && strcmp(argv[at], "--")) {
     const struct option *option = option_named(argv[at]);
     if (at + option->values >= argc) errno = 0, fail("%s lacks a value", argv[at]);
     /* With bubblewrap, ours come first and the rest is its own. */
     if (conf.bwrap && option->kind >= 'A' && option->kind <= 'Z') {
       if (!conf.view) conf.view = &argv[at];
+      if (option->kind == 'F') keep_fd(atoi(argv[at + 1]));
     } else {
       take(option, &argv[at + 1]);
     }
@@ -212,6 +215,30 @@ static void make_file(char *path) {
   close(fd);
 }
 
+/* Who the place's first user is where the view is made: a number of the place's own when root makes it, else us. */
+static unsigned first_of(const char *map, unsigned otherwise) {
+  const char *outside = strchr(map, ' ');
+  return outside ? (unsigned)strtoul(outside, NULL, 10) : otherwise;
+}
+
+static uid_t first_uid(void) { return first_of(conf.uid_map, geteuid()); }
+static gid_t first_gid(void) { return first_of(conf.gid_map, getegid()); }
+
+/* A file of its own in the view, with what is read from a descriptor. */
+static void write_out(int from, char *path, mode_t mode) {
+  char piece[4096];
+  ssize_t got;
+  int fd;
+  make_parents(path);
+  fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (fd < 0) fail("can't make %s", path + strlen(NEW_ROOT));
+  while ((got = read(from, piece, sizeof piece)) > 0)
+    if (write(fd, piece, (size_t)got) != got) fail("can't write %s", path + strlen(NEW_ROOT));
+  if (got < 0 || fchmod(fd, mode ? mode : 0644) || fchown(fd, first_uid(), first_gid())) fail("can't finish %s", path + strlen(NEW_ROOT));
+  close(fd);
+  close(from);
+}
+
 /* Sets flags on a mount and all below it. Kernels before 5.12 can only do the top one, keeping the flags it has. */
 static void restrict_mount(const char *target, unsigned long long attributes) {
   struct mount_attributes wanted = {.set = attributes};
@@ -239,8 +266,8 @@ static void show(const char *source, char *target, unsigned long long attributes
 }
 
 static void mount_tmpfs(const char *target, const char *mode, const char *size) {
-  char data[100];
-  snprintf(data, sizeof data, "mode=%s%s%s", mode, size ? ",size=" : "", size ? size : "");
+  char data[160];
+  snprintf(data, sizeof data, "mode=%s,uid=%u,gid=%u%s%s", mode, first_uid(), first_gid(), size ? ",size=" : "", size ? size : "");
   if (mount("tmpfs", target, "tmpfs", MS_NOSUID | MS_NODEV | MS_SILENT, data)) fail("can't mount a tmpfs at %s", target);
 }
 
@@ -286,6 +313,10 @@ static void mount_proc(char *target) {
     if (mount(path, path, NULL, MS_BIND | MS_REC | MS_SILENT, NULL)) fail("can't protect %s", path);
     restrict_mount(path, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV);
   }
+  /* What PID 1 is can be read; how the kernel treats it is not for its children to set, although they share its user id. */
+  snprintf(path, sizeof path, "%s/1", target);
+  if (mount(path, path, NULL, MS_BIND | MS_SILENT, NULL)) fail("can't protect %s", path);
+  restrict_mount(path, ATTR_RDONLY | ATTR_NOSUID | ATTR_NODEV);
   for (size_t i = 0; i < sizeof HIDDEN / sizeof *HIDDEN; i++) {
     snprintf(path, sizeof path, "%s/%s", target, HIDDEN[i]);
     if (access(path, F_OK)) continue;
@@ -304,6 +335,7 @@ static void perform(const struct operation *made) {
     case 'P': mount_proc(target); break;
     case 'T': make_folder(target); mount_tmpfs(target, "755", made->size); break;
     case 'M': make_folder(target); break;
+    case 'F': write_out(atoi(made->source), target, made->mode); break;
     case 'L':
       make_parents(target);
       if (symlink(made->source, target) && errno != EEXIST) fail("can't make the link %s", made->target);
@@ -317,7 +349,10 @@ static void change_view(void) {
   if (mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV | MS_SILENT, "mode=755")) fail("can't mount a scratch tmpfs");
   if (mkdir("/tmp" NEW_ROOT, 0755) || mkdir("/tmp" OLD_ROOT, 0755)) fail("can't prepare the root");
   if (syscall(SYS_pivot_root, "/tmp", "/tmp" OLD_ROOT) || chdir("/")) fail("can't move to the scratch root");
+  if (conf.lower) confine_mount_overlay(&conf, OLD_ROOT, NEW_ROOT);
   for (int i = 0; i < conf.operation_count; i++) perform(&conf.operations[i]);
+  if (conf.read_only && mount("none", NEW_ROOT, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_SILENT, NULL))
+    fail("can't close the root to writing");
   /* The scratch root and the outer view below it go together: letting go waits for the kernel's readers, so it is done once. */
   if (chdir(NEW_ROOT) || syscall(SYS_pivot_root, ".", ".") || umount2(".", MNT_DETACH) || chdir("/")) fail("can't enter the root");
 }
@@ -339,11 +374,24 @@ static void forbid_more_namespaces(void) {
   close(fd);
 }
 
+#define BIT(capability) (1ULL << (capability))
+/* What root needs among the users of one image, over its own namespaces alone: as an engine's containers have it, less what reaches out. */
+#define KEPT_CAPABILITIES                                                                                                     \
+  (BIT(CAP_CHOWN) | BIT(CAP_DAC_OVERRIDE) | BIT(CAP_FOWNER) | BIT(CAP_FSETID) | BIT(CAP_KILL) | BIT(CAP_SETGID) | BIT(CAP_SETUID) | \
+   BIT(CAP_SETPCAP) | BIT(CAP_NET_BIND_SERVICE) | BIT(CAP_SYS_CHROOT) | BIT(CAP_AUDIT_WRITE))
+
 static void drop_capabilities(void) {
   struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
   struct __user_cap_data_struct none[2] = {{0}};
-  for (int capability = 0; capability <= 63; capability++)
+  for (int capability = 0; capability <= 63; capability++) {
+    if (conf.many && KEPT_CAPABILITIES >> capability & 1) continue;
     if (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) && errno != EINVAL) fail("can't drop capability %d", capability);
+  }
+  if (conf.many) {
+    none[0].effective = none[0].permitted = (unsigned)KEPT_CAPABILITIES;
+    if (syscall(SYS_capset, &header, none)) fail("can't drop capabilities");
+    return;
+  }
   if (prctl(PR_SET_SECUREBITS, SECBIT_NOROOT | SECBIT_NOROOT_LOCKED | SECBIT_NO_SETUID_FIXUP | SECBIT_NO_SETUID_FIXUP_LOCKED |
             SECBIT_KEEP_CAPS_LOCKED | SECBIT_NO_CAP_AMBIENT_RAISE | SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED, 0, 0, 0))
     fail("can't lock the security bits");
@@ -355,6 +403,11 @@ static void raise_loopback(void) {
   struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0 || ioctl(fd, SIOCSIFFLAGS, &loopback)) fail("can't raise the loopback interface");
+  close(fd);
+  /* Nobody else's ports are in a network of one's own. Absent on kernels that lack it. */
+  fd = conf.proc_sys < 0 ? -1 : openat(conf.proc_sys, "net/ipv4/ip_unprivileged_port_start", O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  if (write(fd, "0", 1) != 1) fail("can't open low ports");
   close(fd);
 }
 
@@ -402,7 +455,7 @@ static void write_file(const char *path, const char *text) {
   close(fd);
 }
 
-static void map_ids(pid_t child) {
+void confine_map_ids(pid_t child) {
   char path[64], map[64];
   if (conf.uid_map[0]) {
     snprintf(path, sizeof path, "/proc/%d/uid_map", child);
@@ -419,23 +472,6 @@ static void map_ids(pid_t child) {
   snprintf(path, sizeof path, "/proc/%d/gid_map", child);
   snprintf(map, sizeof map, "0 %u 1", (unsigned)getegid());
   write_file(path, map);
-}
-
-/* Joining a control group waits for the kernel's readers (milliseconds), so the start is reported before; whoever starts commands
- * waits for the byte. If it can't be done the place ends: it would be without its limits. */
-static void join_groups(pid_t child) {
-  char number[24];
-  snprintf(number, sizeof number, "%d", child);
-  for (int i = 0; i < conf.cgroup_count; i++) {
-    int fd = open(conf.cgroups[i], O_WRONLY | O_CLOEXEC);
-    if (fd < 0 || write(fd, number, strlen(number)) < 0) {
-      kill(child, SIGKILL);
-      return;
-    }
-    close(fd);
-  }
-  /* Whoever made the place may be gone already: a place that is kept, or whose maker was killed, is there for others. */
-  if (conf.limited >= 0 && write(conf.limited, "l", 1) != 1 && errno != EPIPE) kill(child, SIGKILL);
 }
 
 /* The child's own setup pipe ends when its exec succeeds; until then whatever it writes is an error line. */
@@ -457,10 +493,9 @@ static pid_t start_confined(void) {
   close(done[1]);
   close(mapped[1]);
   if (!conf.uid_map[0] || read(mapped[0], text, 1) == 1) {
-    map_ids(child);
+    confine_map_ids(child);
     if (write(go[1], "g", 1) != 1) fail("the place's first process is gone");
   }
-  confine_start_network(&conf, child);
   got = read(done[0], text, sizeof text);
   close(done[0]);
   close(mapped[0]);
@@ -540,14 +575,12 @@ int confine_main(int argc, char **argv) {
     conf.events_fd = open(conf.events, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (conf.events_fd < 0) fail("can't open %s", conf.events);
   }
+  if (conf.lower && conf.uid_map[0]) conf.shift = confine_shift_of_ids();
   first = conf.bwrap ? start_bubblewrapped(&wrapper) : start_confined();
-  if (conf.bwrap) {
-    if (conf.processes) limit_processes(first);
-    confine_start_network(&conf, first);
-  }
+  if (conf.bwrap && conf.processes) limit_processes(first);
   size = snprintf(line, sizeof line, "ok %d %d\n", first, getpid());
   if (write(report_fd, line, (size_t)size) != size) kill(first, SIGKILL);
   close(report_fd);
-  join_groups(first);
+  confine_join_groups(&conf, first);
   return confine_guard(&conf, first, wrapper ? wrapper : first);
 }

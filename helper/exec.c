@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "helper.h"
@@ -13,13 +14,18 @@
 #define WORKER_GRACE_MS 500      /* a file worker removes its half-written file and goes */
 #define SUPERVISOR_WAKE_MS 300   /* a supervisor that hostile code stopped is woken, */
 #define SUPERVISOR_END_MS 700    /* then ended: its orphans come to us */
-#define TELL_ANYWAY_MS 1500      /* a process in an uninterruptible wait must not keep the answer back */
+#define TELL_ANYWAY_MS 1000      /* a process in an uninterruptible wait must not keep the answer back */
+#define STOPS_MAX 100            /* so often a supervisor is woken before its command counts as an attack */
+#define DYING_MS 100             /* thousands that were killed take their time */
 
 static uint8_t scratch[CHUNK];
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static bool out_full(const struct conn *c) { return c->out.len - c->out.off >= OUT_HIGH; }
-static bool discards(const struct cmd *cmd, const struct out *o) { return cmd->told || !cmd->conn || o->sent >= o->limit; }
+static bool discards(const struct cmd *cmd, const struct out *o)
+{
+    return cmd->told || (!cmd->conn && !cmd->held_ms) || o->sent >= o->limit;
+}
 
 struct cmd *exec_find(struct conn *c, uint32_t stream)
 {
@@ -28,7 +34,7 @@ struct cmd *exec_find(struct conn *c, uint32_t stream)
     return NULL;
 }
 
-static void launch_failed(struct conn *c, uint32_t stream, int what, int error)
+void exec_failed(struct conn *c, uint32_t stream, int what, int error)
 {
     uint8_t p[8];
     put32(p, (uint32_t)what);
@@ -38,7 +44,7 @@ static void launch_failed(struct conn *c, uint32_t stream, int what, int error)
 
 /* -------- starting -------- */
 
-struct pipes { int in[2], out[2], err[2], status[2]; };
+struct pipes { int in[2], out[2], err[2], result[2], status[2]; };
 
 static void close_pair(int pair[2])
 {
@@ -51,13 +57,15 @@ static void close_pipes(struct pipes *p)
     close_pair(p->in);
     close_pair(p->out);
     close_pair(p->err);
+    close_pair(p->result);
     close_pair(p->status);
 }
 
-static bool open_pipes(struct pipes *p, bool wants_in)
+static bool open_pipes(struct pipes *p, bool wants_in, bool wants_result)
 {
     memset(p, -1, sizeof *p);
     if ((wants_in || g.null < 0) && pipe2(p->in, O_CLOEXEC)) return false;
+    if (wants_result && pipe2(p->result, O_CLOEXEC)) return false;
     return !pipe2(p->out, O_CLOEXEC) && !pipe2(p->err, O_CLOEXEC) && !pipe2(p->status, O_CLOEXEC);
 }
 
@@ -69,7 +77,7 @@ static void worker_run(uint8_t type, struct span payload, const struct pipes *p)
     sigprocmask(SIG_SETMASK, &none, NULL);
     dup2(p->in[0], 0);
     dup2(p->out[1], 1);
-    keep_only(p->status[1]);
+    keep_only(p->status[1], -1);
     int code = type == F_FILES ? files_main(payload) : tcp_main(payload);
     struct status s = {.kind = S_EXITED, .a = code << 8};
     close(1);
@@ -77,12 +85,18 @@ static void worker_run(uint8_t type, struct span payload, const struct pipes *p)
     _exit(code);
 }
 
-static int spawn(uint8_t type, struct span payload, const struct pipes *p)
+/* Returns the number of the new process; 0 when the starter was asked for it, which then has the child's ends of the pipes. */
+static int spawn(uint8_t type, struct span payload, struct pipes *p)
 {
+    struct launch l = {payload, {p->in[0] >= 0 ? p->in[0] : g.null, p->out[1], p->err[1], p->result[1]}, p->status[1]};
+    if (type == F_EXEC && starter_serves()) {
+        if (!starter_take(&l)) return -1;
+        p->in[0] = p->out[1] = p->err[1] = p->result[1] = p->status[1] = -1;
+        return 0;
+    }
     int pid = fork();
     if (pid) return pid;
     if (type != F_EXEC) worker_run(type, payload, p);
-    struct launch l = {payload, {p->in[0] >= 0 ? p->in[0] : g.null, p->out[1], p->err[1]}, p->status[1]};
     supervise(&l);
 }
 
@@ -108,9 +122,11 @@ static void cmd_settings(struct cmd *cmd, struct span payload, uint16_t program)
     cmd->grace_ms = tlv_u64(payload, K_GRACE_MS, 0);
     cmd->deadline_ms = timeout && timeout < NEVER - g.now_ms ? g.now_ms + timeout : NEVER;
     cmd->kill_ms = NEVER;
-    cmd->credit = tlv_u64(payload, K_WINDOW, 0);
+    cmd->window = cmd->credit = tlv_u64(payload, K_WINDOW, 0);
+    cmd->rejoin = tlv_u64(payload, K_REJOIN, 0);
     cmd->out[0].limit = tlv_u64(payload, K_LIMIT_OUT, NEVER);
     cmd->out[1].limit = tlv_u64(payload, K_LIMIT_ERR, NEVER);
+    cmd->out[2].limit = NEVER;
     cmd->started_us = clock_us();
     if (tlv_find(payload, K_ATTEMPT, &value)) copy_text(cmd->attempt, sizeof cmd->attempt, value);
     if (tlv_find(payload, program, &value)) copy_text(cmd->argv0, sizeof cmd->argv0, value);
@@ -127,16 +143,23 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
 {
     struct pipes p;
     bool wants_in = type != F_EXEC || tlv_u64(payload, K_FLAGS, 0) & X_STDIN;
+    bool wants_result = type == F_EXEC && tlv_u64(payload, K_FLAGS, 0) & X_RESULT;
+    uint64_t number = type == F_EXEC ? tlv_u64(payload, K_REJOIN, 0) : 0;
+    if (number && !rejoin_may_begin(c, number)) return; /* it came late, over a connection that its caller has given up */
     struct cmd *cmd = g.cmd_count < MAX_COMMANDS ? calloc(1, sizeof *cmd) : NULL;
-    if (!cmd) return launch_failed(c, stream, W_RESOURCES, EAGAIN);
-    int pid = open_pipes(&p, wants_in) ? spawn(type, payload, &p) : -1;
+    if (!cmd) return exec_failed(c, stream, W_RESOURCES, EAGAIN);
+    score_restore();
+    if (wants_result) hush_begin(cmd);
+    int pid = open_pipes(&p, wants_in, wants_result) ? spawn(type, payload, &p) : -1;
     if (pid < 0) {
         int error = errno;
         close_pipes(&p);
+        hush_end(cmd);
         free(cmd);
-        return launch_failed(c, stream, W_RESOURCES, error);
+        return exec_failed(c, stream, W_RESOURCES, error);
     }
     cmd->conn = c;
+    cmd->serial = c->serial;
     cmd->stream = stream;
     cmd->worker = type != F_EXEC;
     cmd->supervisor = pid;
@@ -145,6 +168,7 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     watch_own(&cmd->in, &p.in[1], WATCH_IN, cmd);
     watch_own(&cmd->out[0].watch, &p.out[0], WATCH_OUT, cmd);
     watch_own(&cmd->out[1].watch, &p.err[0], WATCH_ERR, cmd);
+    watch_own(&cmd->out[2].watch, &p.result[0], WATCH_RESULT, cmd);
     watch_own(&cmd->status, &p.status[0], WATCH_STATUS, cmd);
     close_pipes(&p);
     cmd_add(cmd);
@@ -153,27 +177,33 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
 }
 
 /* The image's own entrypoint, as a command whose streams are this process's own. */
-void exec_entry(void)
+void exec_entry(struct conn *c, uint32_t stream)
 {
     struct cmd *cmd = calloc(1, sizeof *cmd);
     int status[2];
     if (!cmd || pipe2(status, O_CLOEXEC)) _exit(70);
-    int pid = fork();
-    if (pid < 0) _exit(71);
-    if (!pid) {
-        struct launch l = {g.config.whole, {0, 1, 2}, status[1]};
-        supervise(&l);
+    struct launch l = {g.config.whole, {0, 1, 2, -1}, status[1]};
+    int pid = 0;
+    if (starter_serves()) {
+        if (!starter_take(&l)) _exit(71);
+    } else {
+        if ((pid = fork()) < 0) _exit(71);
+        if (!pid) supervise(&l);
+        close(status[1]);
     }
-    close(status[1]);
     cmd->entry = true;
     cmd->supervisor = pid;
     cmd_settings(cmd, (struct span){0}, 0);
     cmd_settings(cmd, g.config.whole, K_ENTRY_ARG);
     cmd->deadline_ms = NEVER;
+    cmd->conn = c;
+    cmd->stream = stream;
+    cmd->want_started = true;
     int none = -1;
     watch_own(&cmd->in, &none, WATCH_IN, cmd);
     watch_own(&cmd->out[0].watch, &none, WATCH_OUT, cmd);
     watch_own(&cmd->out[1].watch, &none, WATCH_ERR, cmd);
+    watch_own(&cmd->out[2].watch, &none, WATCH_RESULT, cmd);
     watch_own(&cmd->status, &status[0], WATCH_STATUS, cmd);
     cmd_add(cmd);
     watch_set(&cmd->status, EPOLLIN);
@@ -181,9 +211,15 @@ void exec_entry(void)
 
 /* -------- ending -------- */
 
-static void tell_exit(struct cmd *cmd)
+static size_t put_failure(const struct cmd *cmd, uint8_t *p)
 {
-    uint8_t p[64] = {0};
+    put32(p, (uint32_t)cmd->ending.a);
+    put32(p + 4, (uint32_t)cmd->ending.b);
+    return 8;
+}
+
+static size_t put_exit(const struct cmd *cmd, uint8_t *p)
+{
     int how = cmd->ending.a;
     bool signalled = WIFSIGNALED(how);
     p[0] = signalled;
@@ -196,37 +232,43 @@ static void tell_exit(struct cmd *cmd)
     put64(p + 40, clock_us() - cmd->started_us);
     put64(p + 48, cmd->ending.user_us + cmd->ending.system_us);
     put64(p + 56, cmd->ending.rss_kb);
-    if (cmd->conn) conn_send(cmd->conn, F_EXIT, cmd->stream, p, sizeof p);
+    return ENDING_BYTES;
+}
+
+static void tell_ending(struct cmd *cmd)
+{
+    uint8_t p[ENDING_BYTES] = {0}, type = cmd->failed ? F_LAUNCH_FAILED : F_EXIT;
+    size_t len = cmd->failed ? put_failure(cmd, p) : put_exit(cmd, p);
+    if (cmd->conn) conn_send(cmd->conn, type, cmd->stream, p, len);
+    if (cmd->rejoin) rejoin_remember(cmd, type, p, len);
 }
 
 static bool drained(const struct cmd *cmd)
 {
-    return (cmd->out[0].watch.fd < 0 || !cmd->out[0].left) && (cmd->out[1].watch.fd < 0 || !cmd->out[1].left);
+    for (int i = 0; i < OUTS; i++)
+        if (cmd->out[i].watch.fd >= 0 && cmd->out[i].left) return false;
+    return true;
 }
 
 /* Tells the ending once it is due, and lets the command go once its tree is gone too. */
-static void settle(struct cmd *cmd)
+void exec_settle(struct cmd *cmd)
 {
     bool overdue = cmd->killing && cmd->kill_began_ms && g.now_ms - cmd->kill_began_ms > TELL_ANYWAY_MS;
-    if (!cmd->told && cmd->exited && drained(cmd) && (!cmd->killing || cmd->gone || overdue)) {
-        if (!cmd->failed) tell_exit(cmd);
+    if (!cmd->told && !cmd->held_ms && cmd->exited && drained(cmd) && (!cmd->killing || cmd->gone || overdue)) {
+        tell_ending(cmd);
         cmd->told = true;
         cmd->conn = NULL;
         if (!cmd->killing) cmd->deadline_ms = NEVER;
         watch_close(&cmd->in);
         if (!cmd->worker) ledger_remember(cmd);
+        if (cmd->entry) container_entry_ended(&cmd->ending);
     }
     if (cmd->told && cmd->gone && !cmd->dead) {
         cmd->dead = true;
         watch_close(&cmd->in);
-        watch_close(&cmd->out[0].watch);
-        watch_close(&cmd->out[1].watch);
+        for (int i = 0; i < OUTS; i++) watch_close(&cmd->out[i].watch);
         watch_close(&cmd->status);
         g.cmd_count--;
-        if (cmd->entry) {
-            g.exit_code = WIFSIGNALED(cmd->ending.a) ? 128 + WTERMSIG(cmd->ending.a) : WEXITSTATUS(cmd->ending.a);
-            g.stopping = true;
-        }
         return;
     }
     exec_refresh(cmd);
@@ -236,8 +278,9 @@ static void settle(struct cmd *cmd)
 static void ended(struct cmd *cmd)
 {
     cmd->exited = true;
+    hush_end(cmd);
     if (!cmd->killing) cmd->deadline_ms = NEVER;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < OUTS; i++) {
         int waiting = 0;
         if (cmd->out[i].watch.fd >= 0 && !ioctl(cmd->out[i].watch.fd, FIONREAD, &waiting)) cmd->out[i].left = (uint64_t)waiting;
     }
@@ -256,20 +299,27 @@ static void supervisor_gone(struct cmd *cmd)
     }
 }
 
+/* Tells that it has started, to who wants to know. */
+void exec_started(struct cmd *cmd)
+{
+    uint8_t pid[4];
+    put32(pid, (uint32_t)cmd->main_pid);
+    if (cmd->want_started && cmd->conn && cmd->main_pid) conn_send(cmd->conn, F_STARTED, cmd->stream, pid, sizeof pid);
+}
+
 static void read_status(struct cmd *cmd)
 {
     struct status s;
     ssize_t n;
     while (cmd->status.fd >= 0 && (n = read(cmd->status.fd, &s, sizeof s)) == sizeof s) {
-        if (s.kind == S_STARTED && !cmd->failed) {
-            uint8_t pid[4];
+        if (s.kind == S_SUPERVISED) {
+            cmd->supervisor = s.a;
+        } else if (s.kind == S_STARTED && !cmd->failed) {
             cmd->main_pid = s.a;
-            put32(pid, (uint32_t)s.a);
-            if (cmd->want_started && cmd->conn) conn_send(cmd->conn, F_STARTED, cmd->stream, pid, sizeof pid);
+            exec_started(cmd);
         } else if (s.kind == S_FAILED) {
             cmd->failed = cmd->exited = true;
-            if (cmd->conn) launch_failed(cmd->conn, cmd->stream, s.a, s.b);
-            if (cmd->entry) cmd->ending.a = 127 << 8;
+            cmd->ending = s;
         } else if (s.kind == S_EXITED && !cmd->failed) {
             cmd->ending = s;
             ended(cmd);
@@ -280,14 +330,24 @@ static void read_status(struct cmd *cmd)
 
 void exec_reaped(int pid)
 {
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) /* its number is the first thing that a supervisor tells */
+        if (!cmd->supervisor && !cmd->dead && !cmd->gone) read_status(cmd);
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
         if (cmd->supervisor != pid || cmd->dead) continue;
         read_status(cmd);
         supervisor_gone(cmd);
         cmd->supervisor = 0;
-        settle(cmd);
+        exec_settle(cmd);
         return;
     }
+}
+
+/* A child of ours that hostile code stopped goes on at once: it is what tells how a command ends. Who keeps on at it is ended. */
+void exec_stopped(int pid)
+{
+    kill(pid, SIGCONT);
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
+        if (cmd->supervisor == pid && !cmd->dead && !cmd->killing && ++cmd->stops > STOPS_MAX) exec_kill(cmd);
 }
 
 /* -------- streams -------- */
@@ -297,10 +357,12 @@ static bool pump_once(struct cmd *cmd, struct out *o, uint8_t type)
 {
     uint64_t want = cmd->exited && !cmd->told ? least(CHUNK, o->left) : CHUNK;
     bool away = discards(cmd, o);
+    struct buf *into = cmd->conn ? &cmd->conn->out : &cmd->log.frames;
     uint8_t *to = scratch;
     if (!away) {
-        want = out_full(cmd->conn) ? 0 : least(least(want, cmd->credit), o->limit - o->sent);
-        to = want ? buf_room(&cmd->conn->out, 9 + want) : NULL;
+        bool full = cmd->conn ? out_full(cmd->conn) : !log_takes(CHUNK);
+        want = full ? 0 : least(least(want, cmd->credit), o->limit - o->sent);
+        to = want ? buf_room(into, 9 + want) : NULL;
         if (to) to += 9;
     }
     if (!want || !to) return false;
@@ -317,16 +379,18 @@ static bool pump_once(struct cmd *cmd, struct out *o, uint8_t type)
     if (!away) {
         o->sent += (uint64_t)n;
         cmd->credit -= (uint64_t)n;
-        frame_put(&cmd->conn->out, type, cmd->stream, (size_t)n);
+        if (cmd->conn) frame_put(into, type, cmd->stream, (size_t)n);
+        if (cmd->rejoin) log_add(&cmd->log, type, to, (size_t)n);
     }
     return true;
 }
 
 static void pump_out(struct cmd *cmd, int which)
 {
+    static const uint8_t FRAMES[OUTS] = {F_STDOUT, F_STDERR, F_RESULT};
     struct out *o = &cmd->out[which];
     for (int i = 0; i < 4 && o->watch.fd >= 0; i++)
-        if (!pump_once(cmd, o, which ? F_STDERR : F_STDOUT)) break;
+        if (!pump_once(cmd, o, FRAMES[which])) break;
 }
 
 static void pump_in(struct cmd *cmd)
@@ -359,6 +423,7 @@ static void pump_in(struct cmd *cmd)
 bool exec_stdin(struct cmd *cmd, struct span data)
 {
     struct buf *b = &cmd->pending;
+    cmd->in_total += data.len;
     if (!data.len || cmd->in.fd < 0 || cmd->in_eof) return true;
     if (b->len - b->off + data.len > IN_WINDOW) return false;
     uint8_t *p = buf_room(b, data.len);
@@ -378,11 +443,11 @@ void exec_stdin_eof(struct cmd *cmd)
 /* Which pipes are worth listening to now. One that can't be read is not watched at all: a hang-up would wake the loop for ever. */
 void exec_refresh(struct cmd *cmd)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < OUTS; i++) {
         struct out *o = &cmd->out[i];
         if (o->watch.fd < 0) continue;
         bool done = cmd->exited && !cmd->told && !o->left;
-        bool ready = !done && (discards(cmd, o) || (cmd->credit && !out_full(cmd->conn)));
+        bool ready = !done && (discards(cmd, o) || (cmd->credit && (cmd->conn ? !out_full(cmd->conn) : log_takes(CHUNK))));
         watch_set(&o->watch, ready ? EPOLLIN : 0);
     }
 }
@@ -393,8 +458,9 @@ void exec_event(struct watch *w)
     if (cmd->dead) return;
     if (w->kind == WATCH_STATUS) read_status(cmd);
     else if (w->kind == WATCH_IN) pump_in(cmd);
-    else pump_out(cmd, w->kind == WATCH_ERR);
-    settle(cmd);
+    else pump_out(cmd, w->kind - WATCH_OUT);
+    if (w->kind == WATCH_RESULT) hush_end(cmd);
+    exec_settle(cmd);
 }
 
 /* -------- time -------- */
@@ -410,6 +476,7 @@ void exec_kill(struct cmd *cmd)
     }
     cmd->killing = true;
     cmd->deadline_ms = NEVER;
+    g.hold |= cmd->entry; /* whoever ends the image's command through us wants the place to stay */
 }
 
 static void deadline_passed(struct cmd *cmd)
@@ -419,18 +486,17 @@ static void deadline_passed(struct cmd *cmd)
     cmd->killing = true;
     cmd->deadline_ms = NEVER;
     cmd->kill_ms = cmd->frozen ? g.now_ms : g.now_ms + cmd->grace_ms; /* what was frozen must not wake again */
-    if (!cmd->frozen && cmd->supervisor) tree_signal(cmd->supervisor, SIGTERM, false);
+    if (!cmd->frozen && cmd->supervisor) tree_terminate(cmd->supervisor, cmd->grace_ms);
 }
 
+/* The tree is ended and looked at again until it is gone; what only has to die is left alone meanwhile, for looking takes time from it. */
 static void sweep(struct cmd *cmd)
 {
-    if (!cmd->kill_began_ms) {
-        cmd->kill_began_ms = g.now_ms;
-        if (cmd->supervisor && !cmd->worker) tree_freeze(cmd->supervisor);
-    }
+    bool only_dying = false;
+    if (!cmd->kill_began_ms) cmd->kill_began_ms = g.now_ms;
     uint64_t since = g.now_ms - cmd->kill_began_ms;
     if (cmd->supervisor) {
-        if (!cmd->worker) tree_kill(cmd->supervisor);
+        if (!cmd->worker) only_dying = tree_kill(cmd->supervisor) && tree_crowded(cmd->supervisor);
         if (since > SUPERVISOR_WAKE_MS) kill(cmd->supervisor, SIGCONT);
         if (cmd->worker || since > SUPERVISOR_END_MS) kill(cmd->supervisor, SIGKILL);
     }
@@ -438,14 +504,18 @@ static void sweep(struct cmd *cmd)
         cmd->ending.a = SIGKILL;
         ended(cmd);
     }
-    cmd->sweep_ms = g.now_ms + (since < 20 ? 1 : since < TELL_ANYWAY_MS ? 5 : 250);
-    settle(cmd);
+    uint64_t pause = only_dying ? DYING_MS : since < 20 ? 1 : since < TELL_ANYWAY_MS ? 5 : 250;
+    cmd->sweep_ms = clock_ms(CLOCK_MONOTONIC) + pause;
+    exec_settle(cmd);
 }
 
 void exec_timers(void)
 {
+    rejoin_timers();
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->held_ms && !cmd->dead && g.now_ms >= cmd->held_ms) rejoin_give_up(cmd);
         if (cmd->dead || cmd->gone) continue;
+        if (cmd->hush_ms && g.now_ms >= cmd->hush_ms) hush_end(cmd);
         if (g.now_ms >= cmd->deadline_ms) deadline_passed(cmd);
         if (cmd->killing && g.now_ms >= cmd->kill_ms && g.now_ms >= cmd->sweep_ms) sweep(cmd);
     }
@@ -455,21 +525,24 @@ uint64_t exec_next_ms(void)
 {
     uint64_t next = NEVER;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
+        if (cmd->held_ms && !cmd->dead) next = least(next, cmd->held_ms);
         if (cmd->dead || cmd->gone) continue;
         next = least(next, cmd->deadline_ms);
+        if (cmd->hush_ms) next = least(next, cmd->hush_ms);
         if (cmd->killing) next = least(next, cmd->kill_ms > cmd->sweep_ms ? cmd->kill_ms : cmd->sweep_ms);
     }
     return next;
 }
 
-/* The caller is gone: commands run on and nobody hears them, file work stops. */
+/* The caller is gone: commands run on, their output waits for a while for one that may come back, file work stops. */
 void exec_detach(struct conn *c)
 {
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
         if (cmd->conn != c || cmd->dead) continue;
         cmd->conn = NULL;
+        if (!c->closing) rejoin_await(cmd); /* who was sent away does not come back */
         if (cmd->worker) exec_kill(cmd);
-        settle(cmd);
+        exec_settle(cmd);
     }
 }
 
@@ -483,6 +556,7 @@ void exec_collect(void)
         }
         *at = cmd->next;
         buf_free(&cmd->pending);
+        log_forget(&cmd->log);
         free(cmd);
     }
 }

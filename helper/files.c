@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "helper.h"
@@ -14,6 +15,7 @@
 #define RESOLVE_NO_MAGICLINKS 0x02
 #define NAMES_MAX (256u << 20)
 #define DEPTH_MAX 900
+#define KERNEL_FILE_MAX (16u << 20) /* /proc/PID/pagemap would go on for ever */
 #define LINK_MAX_BYTES 4096
 #define ENTRY_HEAD 40
 
@@ -103,18 +105,35 @@ int open_regular(int dir, const char *path, int *error)
     return fd;
 }
 
+/* How much of a file is read: what is written while it is read is not waited for, so it is as long as it was when it was opened. Only the
+ * kernel's own files, on file systems that have no blocks, say that they are empty and are not. They are read to their end, which some do
+ * not have: `limit` becomes what such a file may hold. */
+static uint64_t length_of(int fd, const struct stat *st, uint64_t *limit)
+{
+    struct statfs files;
+    if (st->st_size || fstatfs(fd, &files) || files.f_blocks) return (uint64_t)st->st_size;
+    if (*limit > KERNEL_FILE_MAX) *limit = KERNEL_FILE_MAX;
+    return NEVER;
+}
+
 static bool digest_file(int dir, const char *path, uint8_t digest[32])
 {
     static uint8_t data[CHUNK];
     struct sha256 s;
+    struct stat st;
     int error, fd = open_regular(dir, path, &error);
-    ssize_t n;
+    ssize_t n = 0;
     if (fd < 0) return false;
+    uint64_t limit = NEVER - 1, total = 0, length = fstat(fd, &st) ? 0 : length_of(fd, &st, &limit);
     sha256_begin(&s);
-    while ((n = read(fd, data, sizeof data)) > 0) sha256_add(&s, data, (size_t)n);
+    while (total < length && (n = read(fd, data, length - total < sizeof data ? length - total : sizeof data)) > 0) {
+        total += (uint64_t)n;
+        if (total > limit) break;
+        sha256_add(&s, data, (size_t)n);
+    }
     close(fd);
     sha256_end(&s, digest);
-    return n == 0;
+    return n >= 0 && total <= limit;
 }
 
 /* kind, has digest, u16 mode, uid, gid, size, mtime ns, u32 path length, u32 target length; then digest, path, target. */
@@ -207,7 +226,9 @@ static void walk(struct walk *w, int fd, int depth)
         if (base) *p++ = '/', w->path.len++;
         memcpy(p, names[i], len);
         w->path.len += len;
-        if (!fstatat(fd, names[i], &st, AT_SYMLINK_NOFOLLOW)) {
+        if (fstatat(fd, names[i], &st, AT_SYMLINK_NOFOLLOW)) {
+            if (errno != ENOENT) walk_error(w, errno); /* what went while we looked was never there; the rest is told */
+        } else {
             send_entry(w->index, fd, names[i], (struct span){w->path.data, w->path.len}, &st, w->digest);
             int below = S_ISDIR(st.st_mode) ? open_folder(fd, names[i]) : -1;
             if (S_ISDIR(st.st_mode) && below < 0) walk_error(w, errno);
@@ -245,12 +266,14 @@ static void read_one(uint32_t index, const char *path, uint64_t limit)
     int error, fd = open_regular(AT_FDCWD, path, &error);
     ssize_t n;
     if (fd < 0) return record_error(index, error);
-    if (!fstat(fd, &st) && (uint64_t)st.st_size > limit) {
+    error = fstat(fd, &st) ? errno : (uint64_t)st.st_size > limit ? EFBIG : 0;
+    if (error) {
         close(fd);
-        return record_error(index, EFBIG);
+        return record_error(index, error);
     }
     sha256_begin(&s);
-    while ((n = read(fd, data, sizeof data)) > 0) {
+    uint64_t length = length_of(fd, &st, &limit);
+    while ((n = length > total ? read(fd, data, length - total < sizeof data ? length - total : sizeof data) : 0) > 0) {
         total += (uint64_t)n;
         if (total > limit) break;
         sha256_add(&s, data, (size_t)n);
@@ -294,12 +317,32 @@ static int hang_up(int dir, const char *name, int top)
     return renameat(dir, name, top, fresh) ? errno : 0;
 }
 
+/* A folder that is to be emptied. One that its own owner may not list, enter or change (mode 0, a module cache of mode 0555) is made so
+ * that he may; a link in its place is never touched. */
+static int open_doomed(int dir, const char *name)
+{
+    char self[40];
+    struct stat st;
+    int fd = open_folder(dir, name);
+    int handle = fd < 0 && errno == EACCES ? openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+    if (handle >= 0) {
+        snprintf(self, sizeof self, "/proc/self/fd/%d", handle);
+        if (!chmod(self, 0700)) fd = open(self, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        else errno = EACCES;
+        int error = errno;
+        close(handle);
+        errno = error;
+    }
+    if (fd >= 0 && !fstat(fd, &st) && (st.st_mode & 0700) != 0700) fchmod(fd, (st.st_mode & 07777) | 0700);
+    return fd;
+}
+
 static int remove_at(int dir, const char *name, int top, int depth)
 {
     if (!unlinkat(dir, name, 0)) return 0;
     if (errno == ENOENT) return 0;
     if (errno != EISDIR && errno != EPERM) return errno;
-    int unlinked = errno, fd = open_folder(dir, name);
+    int unlinked = errno, fd = open_doomed(dir, name);
     if (fd < 0) return errno == ENOTDIR || errno == ELOOP ? unlinked : errno;
     int error = ENOTEMPTY;
     for (int pass = 0; pass < REMOVE_PASSES && error == ENOTEMPTY; pass++) {

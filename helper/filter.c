@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -25,6 +26,14 @@
 #define LOAD(member) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, member))
 #define ANSWER(code) BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (code))
 #define REFUSE(number, code) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 1), ANSWER(code)
+
+/* A call whose arguments name a process (kind, number) or all of a user: neither may mean PID 1. */
+#define NOT_OF_PID_1(number, process, user)                                                   \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (number), 0, 7), LOAD(args[0]),                        \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (user), 3, 0),                                         \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (process), 0, 3), LOAD(args[1]),                       \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 1), ANSWER(EPERM),                               \
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
 #define CLONE3 435
 #define NEW_USER_NAMESPACE 0x10000000 /* CLONE_NEWUSER */
@@ -67,6 +76,17 @@ static struct sock_filter FILTER[] = {
     LOAD(args[0]),
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AF_VSOCK, 0, 1),
     ANSWER(EAFNOSUPPORT),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    /* Nor may PID 1 be made to wait behind everything else. */
+    NOT_OF_PID_1(SYS_setpriority, PRIO_PROCESS, PRIO_USER),
+    NOT_OF_PID_1(SYS_ioprio_set, 1, 3), /* IOPRIO_WHO_PROCESS, IOPRIO_WHO_USER */
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setparam, 3, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setscheduler, 2, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setattr, 1, 0),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setaffinity, 0, 4),
+    LOAD(args[0]),
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, 1),
+    ANSWER(EPERM),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     /* Limits of PID 1 are not for its children to set, although they share its user id. */
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_prlimit64, 0, 6),

@@ -28,7 +28,7 @@ struct plan {
     int status;
 };
 
-static void report(int fd, uint32_t kind, int a, int b)
+void report(int fd, uint32_t kind, int a, int b)
 {
     struct status s = {.kind = kind, .a = a, .b = b};
     write_all(fd, &s, sizeof s);
@@ -42,12 +42,17 @@ static void fail(int fd, enum what what, int error)
 }
 
 /* Closes everything from 3 up but `fd`. */
-void keep_only(int fd)
+static bool close_from(int first, int last) { return first > last || !syscall(SYS_close_range, first, last, 0); }
+
+/* Both may be -1, which is nothing to keep. */
+void keep_only(int fd, int other)
 {
-    long low = fd > 3 ? syscall(SYS_close_range, 3, fd - 1, 0) : 0;
-    if (low || syscall(SYS_close_range, fd < 3 ? 3 : fd + 1, ~0u, 0))
-        for (int i = 3; i < 65536; i++)
-            if (i != fd) close(i);
+    int low = fd < other ? fd : other, high = fd < other ? other : fd;
+    if (low < 3) low = high;
+    if (high < 3) low = high = 2;
+    if (close_from(3, low - 1) && close_from(low + 1, high - 1) && !syscall(SYS_close_range, high + 1, ~0u, 0)) return;
+    for (int i = 3; i < 65536; i++)
+        if (i != fd && i != other) close(i);
 }
 
 static size_t count_key(struct span payload, uint16_t wanted)
@@ -208,7 +213,9 @@ static int child(void *argument)
     setsid();
     for (int i = 0; i < 3; i++)
         if (p->stdio[i] != i && dup2(p->stdio[i], i) < 0) fail(p->status, W_RESOURCES, errno);
+    if (p->stdio[RESULT_FD] >= 0 && dup2(p->stdio[RESULT_FD], RESULT_FD) < 0) fail(p->status, W_RESOURCES, errno);
     set_limits(p);
+    own_streams(&p->who);
     become(p);
     if (chdir(p->cwd)) fail(p->status, W_CWD, errno);
     if (p->set_home) choose_home(p);
@@ -243,6 +250,7 @@ void supervise(const struct launch *l)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    report(p.status, S_SUPERVISED, getpid(), 0);
     bool entry = !count_key(p.request, K_ARG);
     uint16_t words = entry ? K_ENTRY_ARG : K_ARG;
     p.argv = calloc(count_key(p.request, words) + 1, sizeof *p.argv);
@@ -256,14 +264,14 @@ void supervise(const struct launch *l)
         char *spec = span_text(value);
         error = spec ? identity_find(spec, &p.who) : EINVAL;
     } else {
-        error = identity_default(&p.who);
+        error = identity_default(&p.who, p.set_home);
     }
     if (error) fail(p.status, W_USER, error);
     pid_t pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &p);
     if (pid < 0) fail(p.status, W_RESOURCES, errno);
     report(p.status, S_STARTED, pid, 0);
     for (int i = 0; i < 3; i++) close(i);
-    keep_only(p.status);
+    keep_only(p.status, -1);
     reap(&p, pid);
     _exit(0);
 }

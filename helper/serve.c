@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,9 +18,12 @@
 #define HELLO_MS 10000            /* a caller that does not greet is let go */
 #define IDLE_MS 60000             /* the longest sleep: a TTL counts suspended time too, and epoll does not */
 #define STOP_MS 2000
+#define HELD_BACK_MS 50           /* between looks whether a command that waits for others may start */
 #define CONFIG_MAX (1u << 20)
 #define CAP_SYS_PTRACE_BIT 19
 #define STRAY_MS 5
+#define RESET_ON_FORK 1           /* SCHED_FLAG_RESET_ON_FORK */
+#define TURN_NS 100000            /* the least that the kernel takes */
 
 struct state g = {.listen = -1, .null = -1};
 extern char **environ;
@@ -64,10 +68,12 @@ void conn_end(struct conn *c)
     watch_close(&c->watch);
     requests_forget(c);
     exec_detach(c);
+    forward_detach(c);
 }
 
 static void conn_accept(void)
 {
+    static uint64_t accepted;
     for (int fd; (fd = accept4(g.listen, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
         struct conn *c = g.conn_count < MAX_CONNECTIONS ? calloc(1, sizeof *c) : NULL;
         if (!c) {
@@ -76,6 +82,8 @@ static void conn_accept(void)
         }
         c->watch = (struct watch){.fd = fd, .kind = WATCH_CONN, .owner = c};
         c->opened_ms = g.now_ms;
+        c->serial = ++accepted;
+        c->trusted = g.awaiting && container_trusts(fd);
         c->next = g.conns;
         g.conns = c;
         g.conn_count++;
@@ -91,8 +99,10 @@ static bool conn_frames(struct conn *c)
     while (!c->closing && unsent(c) < OUT_STOP && c->in.len - c->in.off >= 9) {
         const uint8_t *p = c->in.data + c->in.off;
         uint32_t length = get32(p);
-        if (length < 5 || length > (c->greeted ? MAX_FRAME : MAX_HELLO)) return false;
+        if (length < 5 || length > (c->greeted || c->trusted ? MAX_FRAME : MAX_HELLO)) return false;
         if (c->in.len - c->in.off < 4 + (size_t)length) return true;
+        if (ready_holds_back(c, p[4])) return true;
+        if (hush_holds_back(p[4], (struct span){p + 9, length - 5})) return true;
         if (!request(c, p[4], get32(p + 5), (struct span){p + 9, length - 5})) return false;
         explicit_bzero(c->in.data + c->in.off, 4 + (size_t)length); /* it may have carried secrets */
         buf_take(&c->in, 4 + (size_t)length);
@@ -125,9 +135,11 @@ static void conn_flush(struct conn *c)
         buf_take(&c->out, (size_t)n);
     }
     if (c->closing) return conn_end(c);
+    if (g.parting && !unsent(c) && !c->parted) c->parted = !shutdown(c->watch.fd, SHUT_WR);
     if (was_full && unsent(c) < OUT_HIGH) {
         for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
             if (cmd->conn == c && !cmd->dead) exec_refresh(cmd);
+        forward_drained(c);
         if (!conn_frames(c)) return conn_end(c);
     }
     watch_set(&c->watch, (unsent(c) < OUT_STOP ? EPOLLIN : 0) | (unsent(c) ? EPOLLOUT : 0));
@@ -137,7 +149,7 @@ static void conns_tend(void)
 {
     for (struct conn *c = g.conns; c; c = c->next) {
         if (!c->dead && !c->greeted && g.now_ms - c->opened_ms > HELLO_MS) conn_end(c);
-        if (!c->dead && (unsent(c) || c->closing)) conn_flush(c);
+        if (!c->dead && (unsent(c) || c->closing || (g.parting && !c->parted))) conn_flush(c);
     }
     for (struct conn **at = &g.conns; *at;) {
         struct conn *c = *at;
@@ -159,7 +171,6 @@ static void kill_everything(void)
     if (g.init) kill(-1, SIGKILL); /* one sweep of the kernel: nothing in the namespace can fork past it */
     for (struct cmd *cmd = g.cmds; cmd && !g.init; cmd = cmd->next) {
         if (!cmd->supervisor || cmd->dead) continue;
-        tree_freeze(cmd->supervisor);
         tree_kill(cmd->supervisor);
         kill(cmd->supervisor, SIGKILL);
     }
@@ -195,7 +206,10 @@ static bool anything_runs(void)
 
 static void reap(void)
 {
-    for (pid_t pid; (pid = waitpid(-1, NULL, WNOHANG)) > 0;) exec_reaped(pid);
+    int how;
+    for (pid_t pid; (pid = waitpid(-1, &how, WNOHANG | WUNTRACED)) > 0;)
+        if (WIFSTOPPED(how)) exec_stopped(pid);
+        else exec_reaped(pid);
 }
 
 /* A signal from outside asks for an orderly end. From inside the place it is nobody's to send: as the namespace's init we ignore it. */
@@ -207,6 +221,7 @@ static void asked_to_stop(const struct signalfd_siginfo *s)
         kill(cmd->main_pid, (int)s->ssi_signo);
         return;
     }
+    if (!container_ends_on((int)s->ssi_signo)) return;
     g.stopping = true;
     g.stop_at = g.now_ms;
 }
@@ -224,11 +239,13 @@ static void signals_read(void)
 
 static int sleep_ms(void)
 {
-    uint64_t next = exec_next_ms(), boot = clock_ms(CLOCK_BOOTTIME), wait = IDLE_MS;
+    uint64_t next = exec_next_ms(), parked = forward_next_ms(), boot = clock_ms(CLOCK_BOOTTIME), wait = IDLE_MS;
+    if (parked < next) next = parked;
     if (g.stray_ms && g.stray_ms < next) next = g.stray_ms;
     if (g.stopping && g.stop_at < next) next = g.stop_at;
     g.now_ms = clock_ms(CLOCK_MONOTONIC);
-    if (next != NEVER) wait = next <= g.now_ms ? 0 : next - g.now_ms;
+    if (g.held_back) wait = HELD_BACK_MS;
+    if (next != NEVER && (next <= g.now_ms || next - g.now_ms < wait)) wait = next <= g.now_ms ? 0 : next - g.now_ms;
     if (g.ttl_at != NEVER) {
         uint64_t left = g.ttl_at <= boot ? 0 : g.ttl_at - boot;
         if (left < wait) wait = left;
@@ -244,24 +261,37 @@ static void dispatch(struct watch *w, uint32_t events)
     switch (w->kind) {
     case WATCH_LISTEN: conn_accept(); break;
     case WATCH_SIGNAL: signals_read(); break;
+    case WATCH_GUARDIAN: ready_event(); break;
     case WATCH_CONN:
         if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) conn_read(w->owner);
         if (w->fd >= 0 && events & EPOLLOUT) conn_flush(w->owner);
         break;
+    case WATCH_PORT: case WATCH_FORWARD: forward_event(w, events); break;
     default: exec_event(w);
     }
+}
+
+/* Commands that could not start yet are asked for again whenever something has happened. */
+static void resume_held_back(void)
+{
+    if (!g.held_back) return;
+    g.held_back = false;
+    for (struct conn *c = g.conns; c; c = c->next)
+        if (!c->dead && !conn_frames(c)) conn_end(c);
 }
 
 static void tend(void)
 {
     g.now_ms = clock_ms(CLOCK_MONOTONIC);
     exec_timers();
+    resume_held_back();
     if (g.stray_ms && g.now_ms >= g.stray_ms) g.stray_ms = strays_kill() ? g.now_ms + STRAY_MS : 0;
     requests_settle();
     conns_tend();
     exec_collect();
+    forward_collect();
     if (clock_ms(CLOCK_BOOTTIME) >= g.ttl_at) stop();
-    if (g.stopping && (g.now_ms >= g.stop_at || !anything_runs())) stop();
+    if (g.stopping && (g.now_ms >= g.stop_at || (g.parting ? !g.conn_count : !anything_runs()))) stop();
 }
 
 static void loop(void) __attribute__((noreturn));
@@ -302,13 +332,30 @@ static bool read_config(int fd)
         b.len += (size_t)n;
     }
     close(fd);
+    return config_take((struct span){b.data, b.len});
+}
+
+bool config_take(struct span whole)
+{
     struct config *c = &g.config;
-    c->whole = (struct span){b.data, b.len};
+    c->whole = whole;
     if (!tlv_valid(c->whole) || !tlv_find(c->whole, K_TOKEN, &c->token) || !c->token.len) return false;
+    if (!tlv_find(c->whole, K_RELAY_TOKEN, &c->relay_token)) c->relay_token = (struct span){0};
     c->epoch = g.highest_epoch = tlv_u64(c->whole, K_EPOCH, 0);
     c->ttl_ms = tlv_u64(c->whole, K_TTL_MS, 0);
     c->flags = tlv_u64(c->whole, K_FLAGS, 0);
+    g.hold = c->flags & C_HOLD;
     return true;
+}
+
+/* Short turns that come at once: however many run here, the loop is not kept waiting for its few microseconds (kernels before 6.12 take
+ * no notice). Whatever it forks begins as if nothing had been asked for. */
+static void ask_for_short_turns(void)
+{
+    struct { uint32_t size, policy; uint64_t flags; int32_t nice; uint32_t priority; uint64_t runtime, deadline, period; } turns = {
+        .size = sizeof turns, .flags = RESET_ON_FORK, .nice = getpriority(PRIO_PROCESS, 0), .runtime = TURN_NS,
+    };
+    syscall(SYS_sched_setattr, 0, &turns, 0);
 }
 
 /* Nothing of ours can be read by what runs here: no dump, no ptrace, no memory, and no environment that the starter left. */
@@ -318,9 +365,13 @@ static void harden(void)
     prctl(PR_SET_DUMPABLE, 0);
     for (char **e = environ; e && *e; e++) explicit_bzero(*e, strlen(*e));
     if (environ) *environ = NULL;
-    prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE_BIT);
-    if (!(g.config.flags & C_NEW_PRIVILEGES)) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (!g.awaiting) { /* a container's is told first what its commands may */
+        prctl(PR_CAPBSET_DROP, CAP_SYS_PTRACE_BIT);
+        if (!(g.config.flags & C_NEW_PRIVILEGES)) prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    }
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    setsid(); /* where each session has an equal share of time, ours is not used up by whoever started and watches us */
+    ask_for_short_turns();
     umask(022);
     getrlimit(RLIMIT_NOFILE, &files);
     g.nofile_soft = files.rlim_cur;
@@ -329,14 +380,29 @@ static void harden(void)
     setrlimit(RLIMIT_NOFILE, &files);
 }
 
+/* Who shares our user id may make us the kernel's first victim, where /proc can't be protected from it: taken back at every command. */
+void score_restore(void)
+{
+    static int score = -1;
+    static char own[8];
+    static ssize_t len;
+    if (score < 0 && !len) {
+        score = open("/proc/self/oom_score_adj", O_RDWR | O_CLOEXEC);
+        len = score < 0 ? -1 : read(score, own, sizeof own);
+    }
+    if (len > 0 && pwrite(score, own, (size_t)len, 0) < 0) len = -1;
+}
+
 static bool set_up(void)
 {
+    score_restore();
     sigset_t mask;
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
     sigaddset(&mask, SIGTERM);
     sigaddset(&mask, SIGINT);
     sigaddset(&mask, SIGHUP);
+    if (g.awaiting) container_signals(&mask);
     sigprocmask(SIG_BLOCK, &mask, NULL);
     signal(SIGPIPE, SIG_IGN);
     g.init = getpid() == 1;
@@ -346,24 +412,31 @@ static bool set_up(void)
     g.null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (g.null >= 0) dup2(g.null, 0);
     g.ttl_at = g.config.ttl_ms ? clock_ms(CLOCK_BOOTTIME) + g.config.ttl_ms : NEVER;
-    g.now_ms = clock_ms(CLOCK_MONOTONIC);
+    g.now_ms = g.begun_ms = clock_ms(CLOCK_MONOTONIC);
     return g.signals >= 0 && g.epoll >= 0 && g.proc >= 0 && !fcntl(g.listen, F_SETFL, O_NONBLOCK)
         && !fcntl(g.listen, F_SETFD, FD_CLOEXEC) && !chdir("/");
 }
 
 int serve_main(int argc, char **argv)
 {
-    int config = -1;
+    const char *name = NULL;
+    int config = -1, guardian = -1;
     struct span entry;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--fd")) g.listen = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--config-fd")) config = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--guardian-fd")) guardian = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--await")) name = argv[i + 1];
+        if (!strcmp(argv[i], "--ttl-ms")) g.config.ttl_ms = strtoull(argv[i + 1], NULL, 10);
     }
-    if (g.listen < 3 || config < 3) return refuse_to_start("needs --fd N (a listening socket) and --config-fd M, both above 2");
-    if (!read_config(config)) return refuse_to_start("the configuration can't be read or has no token");
+    if (name && !container_listen(name)) return refuse_to_start("can't listen in its network namespace");
+    if (!name && (g.listen < 3 || config < 3)) return refuse_to_start("needs --fd N (a listening socket) and --config-fd M, both above 2");
+    if (!name && !read_config(config)) return refuse_to_start("the configuration can't be read or has no token");
     harden();
-    keep_only(g.listen);
+    keep_only(g.listen, guardian);
     if (!set_up()) return refuse_to_start("no /proc, or no epoll, or the descriptor is no socket");
-    if (tlv_find(g.config.whole, K_ENTRY_ARG, &entry)) exec_entry();
+    if (!ready_begin(guardian)) return refuse_to_start("--guardian-fd is no socket");
+    if (g.config.flags & C_STARTER && !starter_begin()) return refuse_to_start("no room for a second thread");
+    if (!(g.config.flags & C_ENTRY_LATER) && tlv_find(g.config.whole, K_ENTRY_ARG, &entry)) exec_entry(NULL, 0);
     loop();
 }

@@ -1,5 +1,9 @@
 /* SHA-256 (FIPS 180-4), straight from the standard's text. */
 #include "helper.h"
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
 
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be,
@@ -32,6 +36,62 @@ static void compress(uint32_t h[8], const uint8_t *p)
     h[0] += a, h[1] += b, h[2] += c, h[3] += d, h[4] += e, h[5] += f, h[6] += m, h[7] += n;
 }
 
+#ifdef __x86_64__
+/* The same by the processor's own instructions, which cost a copy a quarter of what the text's do. The state is kept as they want it: as
+ * (a, b, e, f) and (c, d, g, h); four words of the schedule are made at a time. */
+__attribute__((target("sha,sse4.1,ssse3"))) static void compress_quickly(uint32_t h[8], const uint8_t *p, size_t blocks)
+{
+    const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+    __m128i low = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)h), 0xb1);
+    __m128i high = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(h + 4)), 0x1b);
+    __m128i abef = _mm_alignr_epi8(low, high, 8), cdgh = _mm_blend_epi16(high, low, 0xf0);
+    for (; blocks; blocks--, p += 64) {
+        __m128i before_abef = abef, before_cdgh = cdgh, w[4];
+        for (int i = 0; i < 4; i++) w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)p + i), swap);
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 16; i++) {
+            if (i >= 4) {
+                __m128i last = w[(i + 3) % 4], sum = _mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]);
+                sum = _mm_add_epi32(sum, _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
+                w[i % 4] = _mm_sha256msg2_epu32(sum, last);
+            }
+            __m128i word = _mm_add_epi32(w[i % 4], _mm_loadu_si128((const __m128i *)(K + 4 * i)));
+            cdgh = _mm_sha256rnds2_epu32(cdgh, abef, word);
+            abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(word, 0x0e));
+        }
+        abef = _mm_add_epi32(abef, before_abef);
+        cdgh = _mm_add_epi32(cdgh, before_cdgh);
+    }
+    low = _mm_shuffle_epi32(abef, 0x1b);
+    high = _mm_shuffle_epi32(cdgh, 0xb1);
+    _mm_storeu_si128((__m128i *)h, _mm_blend_epi16(low, high, 0xf0));
+    _mm_storeu_si128((__m128i *)(h + 4), _mm_alignr_epi8(high, low, 8));
+}
+
+static bool has_instructions(void)
+{
+    static int known = -1;
+    if (known < 0) {
+        unsigned a, b, c, d;
+        known = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_SHA);
+    }
+    return known;
+}
+#else
+static void compress_quickly(uint32_t h[8], const uint8_t *p, size_t blocks) { (void)h, (void)p, (void)blocks; }
+
+static bool has_instructions(void) { return false; }
+#endif
+
+static void compress_all(uint32_t h[8], const uint8_t *p, size_t blocks)
+{
+    if (has_instructions()) {
+        compress_quickly(h, p, blocks);
+        return;
+    }
+    for (; blocks; blocks--, p += 64) compress(h, p);
+}
+
 void sha256_begin(struct sha256 *s)
 {
     static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -50,10 +110,10 @@ void sha256_add(struct sha256 *s, const void *data, size_t len)
         p += fill;
         len -= fill;
         if (held + fill < 64) return;
-        compress(s->h, s->block);
+        compress_all(s->h, s->block, 1);
     }
-    for (; len >= 64; p += 64, len -= 64) compress(s->h, p);
-    memcpy(s->block, p, len);
+    compress_all(s->h, p, len / 64);
+    memcpy(s->block, p + len / 64 * 64, len % 64);
 }
 
 void sha256_end(struct sha256 *s, uint8_t digest[32])

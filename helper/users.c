@@ -130,8 +130,8 @@ int identity_find(const char *spec, struct identity *who)
     return 0;
 }
 
-/* The place's own user: what the configuration names, else what the helper is. */
-int identity_default(struct identity *who)
+/* The place's own user: what the configuration names, else what the helper is, whose home is looked up only if it is asked for. */
+int identity_default(struct identity *who, bool home)
 {
     struct span value;
     char user[64] = "";
@@ -142,7 +142,7 @@ int identity_default(struct identity *who)
         return error;
     }
     memset(who, 0, sizeof *who);
-    passwd_entry(NULL, getuid(), who, user);
+    if (home) passwd_entry(NULL, getuid(), who, user);
     who->uid = getuid();
     who->gid = getgid();
     return 0;

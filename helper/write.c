@@ -1,4 +1,4 @@
-/* Writing files whole or not at all: into a name of our own beside the target, checked, then renamed over it. */
+/* Writing files whole or not at all: into a file without a name, which a kill at any moment leaves nothing of; checked, then put in place. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 /* The file that is being written. One at a time; the signal handler removes it when the worker is told to go. */
 static struct {
     int fd, dir, error;
-    uint32_t index, mode;
+    uint32_t index, mode, trusted;
     char temporary[32], *path, *name;
     struct sha256 sum;
     uint64_t size;
@@ -29,10 +29,10 @@ static void leave(int sig)
     _exit(128 + sig);
 }
 
-/* Makes the folders above a path, owned as the file will be. */
-static int make_parents(char *path)
+/* Makes the folders of a path up to one of its slashes, owned as the file will be. */
+static int make_parents(char *path, const char *end)
 {
-    for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
+    for (char *slash = path + 1; (slash = strchr(slash, '/')) && slash <= end; slash++) {
         *slash = 0;
         int made = mkdir(path, 0755), error = errno;
         if (!made && (chown(path, owner.uid, owner.gid) || chmod(path, 0755))) error = errno;
@@ -58,7 +58,7 @@ static void temporary_name(void)
     memmove(now.temporary, end, strlen(end) + 1);
 }
 
-static int open_parent(char *slash)
+static int open_folder(char *slash)
 {
     *slash = 0;
     int dir = open(slash == now.path ? "/" : now.path, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -66,22 +66,65 @@ static int open_parent(char *slash)
     return dir;
 }
 
+/* A fresh folder gets its owner and mode; a link that has taken its name meanwhile does not. */
+static int settle(int dir, const char *name, uint32_t mode)
+{
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int error = fd < 0 || fchown(fd, owner.uid, owner.gid) || fchmod(fd, mode) ? errno : 0;
+    if (fd >= 0) close(fd);
+    return error;
+}
+
+/* A folder by its name, made where it is missing. A link is none. */
+static int step_into(int dir, const char *name)
+{
+    if (!*name || !strcmp(name, "..")) return errno = EINVAL, -1;
+    int next = openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (next >= 0 || errno != ENOENT) return next;
+    if (!mkdirat(dir, name, 0755)) errno = settle(dir, name, 0755);
+    else if (errno == EEXIST) errno = 0;
+    return errno ? -1 : openat(dir, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* The folder that the last name stands in. Links are followed in as much of the path as is trusted: whoever else works in the place may put
+ * one anywhere at any moment, so what is below is gone through name by name. What is missing is made. */
+static int open_parent(void)
+{
+    char *last = strrchr(now.path, '/'), *at = last - now.path <= now.trusted ? last : now.path + now.trusted;
+    now.name = last + 1;
+    if (*at != '/') return EINVAL;
+    now.dir = open_folder(at);
+    if (now.dir < 0 && errno == ENOENT) {
+        int error = make_parents(now.path, at);
+        if (error) return error;
+        now.dir = open_folder(at);
+    }
+    while (now.dir >= 0 && at < last) {
+        char *name = at + 1;
+        at = strchr(name, '/');
+        *at = 0;
+        int above = now.dir, error;
+        now.dir = step_into(above, name);
+        error = errno;
+        *at = '/';
+        close(above);
+        errno = error;
+    }
+    return now.dir < 0 ? errno : 0;
+}
+
 static int open_temporary(void)
 {
     struct stat st;
-    char *slash = strrchr(now.path, '/');
-    now.name = slash + 1;
-    if (!*now.name || !strcmp(now.name, ".") || !strcmp(now.name, "..")) return EISDIR;
-    now.dir = open_parent(slash);
-    if (now.dir < 0 && errno == ENOENT) {
-        int error = make_parents(now.path);
-        if (error) return error;
-        now.dir = open_parent(slash);
-    }
-    if (now.dir < 0) return errno;
+    const char *name = strrchr(now.path, '/') + 1;
+    if (!*name || !strcmp(name, ".") || !strcmp(name, "..")) return EISDIR;
+    int error = open_parent();
+    if (error) return error;
     if (!fstatat(now.dir, now.name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode)) return EISDIR;
     if (strlen(now.name) > 255) return ENAMETOOLONG;
-    for (int i = 0; i < 100; i++) {
+    now.fd = openat(now.dir, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (now.fd >= 0) return 0;
+    for (int i = 0; i < 100; i++) { /* a file system that can't: the name is there from the start */
         temporary_name();
         now.fd = openat(now.dir, now.temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (now.fd >= 0 || errno != EEXIST) break;
@@ -107,12 +150,29 @@ static void begin(const struct record_in *r)
     let_go();
     now.index = r->index;
     now.size = 0;
-    now.error = r->payload.len > 4 ? 0 : EINVAL;
+    now.error = r->payload.len > 8 ? 0 : EINVAL;
     sha256_begin(&now.sum);
     if (now.error) return;
     now.mode = get32(r->payload.data) & MODE_MASK;
-    now.path = span_text((struct span){r->payload.data + 4, r->payload.len - 4});
+    now.trusted = get32(r->payload.data + 4);
+    now.path = span_text((struct span){r->payload.data + 8, r->payload.len - 8});
     if (!now.path || *now.path != '/') now.error = EINVAL;
+}
+
+/* Gives a file without a name its temporary one. */
+static int name_it(void)
+{
+    char source[32];
+    snprintf(source, sizeof source, "/proc/self/fd/%d", now.fd);
+    for (int i = 0; i < 100; i++) {
+        temporary_name();
+        if (!linkat(AT_FDCWD, source, now.dir, now.temporary, AT_SYMLINK_FOLLOW)) {
+            unfinished = 1;
+            return 0;
+        }
+        if (errno != EEXIST) break;
+    }
+    return errno;
 }
 
 static int finish(const struct span *expected, uint8_t digest[32])
@@ -121,6 +181,8 @@ static int finish(const struct span *expected, uint8_t digest[32])
     if (expected->len == 32 && !same_bytes(*expected, (struct span){digest, 32})) return EBADMSG;
     if (fchown(now.fd, owner.uid, owner.gid) || fchmod(now.fd, now.mode)) return errno;
     if (sync_files && fsync(now.fd)) return errno;
+    int error = unfinished ? 0 : name_it();
+    if (error) return error;
     int fd = now.fd;
     now.fd = -1;
     if (close(fd)) return errno;
@@ -134,15 +196,14 @@ static int make_folder(void)
     struct stat st;
     size_t len = strlen(now.path);
     while (len > 1 && now.path[len - 1] == '/') now.path[--len] = 0;
-    int error = make_parents(now.path);
+    if (len == 1) return 0;
+    int error = open_parent();
     if (error) return error;
-    if (mkdir(now.path, now.mode)) {
-        error = errno;
-        if (error != EEXIST && error != EROFS) return error;
-        if (stat(now.path, &st)) return error == EROFS ? EROFS : errno;
-        return S_ISDIR(st.st_mode) ? 0 : ENOTDIR; /* one that is there keeps its owner and mode */
-    }
-    return chown(now.path, owner.uid, owner.gid) || chmod(now.path, now.mode) ? errno : 0;
+    if (!mkdirat(now.dir, now.name, now.mode)) return settle(now.dir, now.name, now.mode);
+    error = errno;
+    if (error != EEXIST && error != EROFS) return error;
+    if (fstatat(now.dir, now.name, &st, now.trusted < len ? AT_SYMLINK_NOFOLLOW : 0)) return error == EROFS ? EROFS : errno;
+    return S_ISDIR(st.st_mode) ? 0 : ENOTDIR; /* one that is there keeps its owner and mode */
 }
 
 static int add(const struct record_in *r)
@@ -156,7 +217,7 @@ static int add(const struct record_in *r)
 static int find_owner(struct span payload)
 {
     struct span value;
-    if (!tlv_find(payload, K_OWNER, &value)) return identity_default(&owner);
+    if (!tlv_find(payload, K_OWNER, &value)) return identity_default(&owner, false);
     char *spec = span_text(value);
     int error = spec ? identity_find(spec, &owner) : EINVAL;
     free(spec);

@@ -48,13 +48,24 @@ class Living:
         )
 
 
-def launch(folder: Path, config: HelperConfig, *, prefix: Sequence[str] = (), binary: Path | None = None) -> Living:
+def launch(
+    folder: Path,
+    config: HelperConfig,
+    *,
+    prefix: Sequence[str] = (),
+    binary: Path | None = None,
+    guardian: socket.socket | None = None,
+) -> Living:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "helper.sock"))
     listener.listen(16)
     read_end, write_end = os.pipe()
     argv = [*prefix, str(binary or binary_path()), "serve", "--fd", str(listener.fileno()), "--config-fd", str(read_end)]
-    process = subprocess.Popen(argv, pass_fds=(listener.fileno(), read_end), stdin=subprocess.DEVNULL)
+    kept = [listener.fileno(), read_end]
+    if guardian is not None:
+        kept.append(guardian.fileno())
+        argv += ["--guardian-fd", str(guardian.fileno())]
+    process = subprocess.Popen(argv, pass_fds=kept, stdin=subprocess.DEVNULL)
     os.close(read_end)
     with os.fdopen(write_end, "wb") as config_pipe:
         config_pipe.write(config.encode())

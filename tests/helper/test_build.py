@@ -22,15 +22,17 @@ ARCHITECTURES = ["x86_64", "aarch64"]
 
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="agentenv-capability-missing: ziglang")
-def test_the_committed_binaries_are_what_the_source_builds_bit_for_bit() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "helper/build.py"), "--check"], capture_output=True, text=True, cwd="/", check=False)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_committed_binaries_are_what_the_source_builds_bit_for_bit(architecture: str) -> None:
+    command = [sys.executable, str(ROOT / "helper/build.py"), "--check", "--architecture", architecture]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", check=False)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_binary_is_small_static_and_names_no_machine(architecture: str) -> None:
     data = binary_path(architecture).read_bytes()
-    assert len(data) <= 90_000
+    assert len(data) <= 110_000
     assert b"/lib/ld-" not in data
     assert str(ROOT).encode() not in data
     assert b"zig-cache" not in data

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import hashlib
 import os
 import random
 import secrets
 import socket
 import stat
+import struct
 import tempfile
+import threading
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+import psutil
 import pytest
 
 from agent_env.errors import TransferError
@@ -104,6 +110,19 @@ async def test_fi04_links_to_files_are_read_and_everything_else_has_its_own_reas
             (FileKind.LINK, "loop"),
             (FileKind.LINK, "file"),
         ]
+
+
+async def test_fi07_a_file_of_the_kernel_that_goes_on_for_ever_is_refused_and_the_others_are_read(tmp_path: Path) -> None:
+    async with helper() as (_, place):
+        endless, version = PurePosixPath("/proc/self/pagemap"), PurePosixPath("/proc/version")
+        found = await place.get([endless, version], tmp_path)
+        assert isinstance(found[endless], Missing)
+        assert found[endless].reason == "EFBIG"
+        assert isinstance(found[version], Path)
+        assert b"Linux" in found[version].read_bytes()
+        looked = await place.stat([endless, version], digest=True)
+        assert [getattr(looked[path], "sha256", None) is None for path in (endless, version)] == [True, False]
+        assert sum(file.stat().st_size for file in os.scandir(tmp_path)) < 1 << 16
 
 
 async def test_fi06_fi07_nothing_in_the_place_chooses_where_a_copy_goes(tmp_path: Path) -> None:
@@ -287,7 +306,7 @@ async def test_altered_bytes_are_refused(tmp_path: Path) -> None:
         target.write_text("old")
 
         async def feed(work: files.FileWork) -> None:
-            await work.send(protocol.frame(protocol.Record.FILE, 0, (0o644).to_bytes(4, "little") + os.fsencode(target)))
+            await work.send(protocol.frame(protocol.Record.FILE, 0, struct.pack("<II", 0o644, 0xFFFFFFFF) + os.fsencode(target)))
             await work.send(
                 protocol.frame(protocol.Record.DATA, 0, b"new") + protocol.frame(protocol.Record.END, 0, secrets.token_bytes(32))
             )
@@ -297,3 +316,69 @@ async def test_altered_bytes_are_refused(tmp_path: Path) -> None:
         assert answers == [(protocol.Record.ERROR, 74)]
         assert target.read_text() == "old"
         assert names_in(tmp_path) == ["file"]
+
+
+async def test_fi10_a_writer_that_is_killed_leaves_no_name(tmp_path: Path) -> None:
+    target = tmp_path / "place"
+    target.mkdir()
+    source = tmp_path / "source"
+    source.write_bytes(bytes(64 << 20))
+    async with helper() as (living, place):
+        work = asyncio.ensure_future(place.put([Upload(pure(target / "f"), source)]))
+        parent = psutil.Process(living.process.pid)
+        while not work.done() and not parent.children():
+            await place.ping()
+        for writer in parent.children():
+            writer.kill()
+        with pytest.raises(TransferError):
+            await work
+        assert names_in(target) == []
+
+
+async def test_fi07_no_link_that_is_put_on_its_way_meanwhile_leads_a_file_out_of_its_folder(tmp_path: Path) -> None:
+    box, outside, stopped = tmp_path / "box", tmp_path / "outside", threading.Event()
+    (box / "d").mkdir(parents=True)
+    outside.mkdir()
+    (box / "l").symlink_to(outside)
+    exchange = ctypes.CDLL(None, use_errno=True).renameat2
+
+    def keeps_exchanging() -> None:
+        while not stopped.is_set():
+            assert exchange(-100, bytes(box / "d"), -100, bytes(box / "l"), 2) == 0
+
+    async with helper() as (_, place):
+
+        async def put_many(beneath: Path | None) -> None:
+            folder, below = PurePosixPath(box / "d"), None if beneath is None else PurePosixPath(beneath)
+            uploads = [Upload(folder / name / secrets.token_hex(8), b"data", beneath=below) for name in ("", "new") for _ in range(50)]
+            with contextlib.suppress(TransferError):
+                await place.put([*uploads, Upload(folder / secrets.token_hex(8), None, beneath=below)])
+
+        exchanging = asyncio.ensure_future(asyncio.to_thread(keeps_exchanging))
+        try:
+            for _ in range(10):
+                await put_many(box)
+            assert not list(outside.iterdir())
+            async with asyncio.timeout(60):
+                while not list(outside.iterdir()):
+                    await put_many(None)
+        finally:
+            stopped.set()
+            await exchanging
+
+
+async def test_what_is_beneath_a_folder_is_written_as_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "named").symlink_to("real")
+    named = PurePosixPath(tmp_path / "named")
+    async with helper() as (_, place):
+        uploads = [Upload(named / "a/b/file", b"1", 0o600), Upload(named / "a/c", None, 0o700), Upload(named / "top", b"2")]
+        await place.put([replace(upload, beneath=named) for upload in uploads])
+        assert (tmp_path / "real/a/b/file").read_bytes() == b"1"
+        assert stat.S_IMODE((tmp_path / "real/a/c").stat().st_mode) == 0o700
+        assert (tmp_path / "real/top").read_bytes() == b"2"
+        (tmp_path / "real/a/b/within").symlink_to("../c")
+        with pytest.raises(TransferError, match=f"below {named}"):
+            await place.put([Upload(named / "a/b/within/file", b"3", beneath=named)])
+        with pytest.raises(TransferError):
+            await place.put([Upload(named / "a/../../file", b"4", beneath=named)])

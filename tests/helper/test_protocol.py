@@ -19,7 +19,9 @@ from agent_env.places.helper.protocol import HEAD, Frame, Key
 from tests.helper.living import ENV, TOKEN, Living, end, launch_anywhere
 
 HELLO = protocol.frame(
-    Frame.HELLO, 0, protocol.fields((Key.VERSION, protocol.u64(1)), (Key.TOKEN, TOKEN.encode()), (Key.EPOCH, protocol.u64(1)))
+    Frame.HELLO,
+    0,
+    protocol.fields((Key.VERSION, protocol.u64(protocol.VERSION)), (Key.TOKEN, TOKEN.encode()), (Key.EPOCH, protocol.u64(1))),
 )
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -2,6 +2,7 @@
 
 from agent_env.places.endpoint import Endpoint, Published, View
 from agent_env.places.place import (
+    RESULT_VARIABLE,
     ROOT_USER,
     Command,
     Completed,
@@ -18,6 +19,7 @@ from agent_env.places.place import (
 from agent_env.places.placement import Deed, Recorded, Shape, TargetKind, Where, place_of
 
 __all__ = [
+    "RESULT_VARIABLE",
     "ROOT_USER",
     "Command",
     "Completed",

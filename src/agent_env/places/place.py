@@ -6,7 +6,7 @@ as it exists. Providers give channels; everything that a step needs is derived f
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
@@ -21,13 +21,19 @@ class PlaceKind(StrEnum):
 
 
 class Ending(StrEnum):
-    """How a command ended. `LOST` is its own outcome, never an exit code."""
+    """How a command ended. `LIMITED` and `LOST` are outcomes of their own, never an exit code."""
 
     EXITED = "exited"
     SIGNALLED = "signalled"
     TIMED_OUT = "timed_out"
+    LIMITED = "limited"
+    """The place's own limit of memory or disk was reached while it ran, and ended it or made it fail."""
     LOST = "lost"
+    """The connection or the place went; what became of the command is not known."""
 
+
+RESULT_VARIABLE = "AGENTENV_RESULT"
+"""Tells a command the number of its result pipe."""
 
 ROOT_USER = "root"
 """Steps read and write files as root; a user's own command keeps the place's user (`user=None`)."""
@@ -53,9 +59,17 @@ class Command:
     `Limits.exec_seconds`."""
     kill_grace_seconds: float | None = None
     output_limit_bytes: int | None = None
-    """For each stream; what is beyond is counted and dropped. None uses `Limits.output_limit_bytes`."""
+    """For each stream; what is beyond is counted and dropped. None uses `Limits.output_limit_bytes` for what is kept, and no limit for
+    what a reader of `Process.output` takes."""
     keep: str = "head"
     """Which end of an overlong stream is kept: `head` or `tail`."""
+    rlimits: Mapping[int, int] = field(default_factory=dict)
+    """Resource limits of each of its processes (`resource.RLIMIT_CPU` → number). One of processor time or file size that ended the
+    command is told in `Completed.detail`; one of open files is seen by the program alone, whose calls fail."""
+    result_limit_bytes: int | None = None
+    """Gives the command a pipe for its result, apart from what it prints; its number is told in `RESULT_VARIABLE`. Until the first byte,
+    which is not part of the result, everything else that this place's helper started holds still, so that the command can shut others out
+    (`PR_SET_DUMPABLE`) first. One byte more than the limit is kept. A place without a helper has no such pipe."""
     attempt: str | None = None
     """The attempt that this belongs to: the place's ledger answers for it to a later owner."""
 
@@ -75,7 +89,9 @@ class Completed:
     stderr_dropped_bytes: int = 0
     duration_seconds: float = 0.0
     detail: str = ""
-    """Why, when the command was lost."""
+    """Why, where there is more to say than the ending does: the limit that was reached, who killed it, how it was lost."""
+    result: bytes | None = None
+    """What came through the result pipe; None where there was none to come through."""
 
     @property
     def ok(self) -> bool:
@@ -132,6 +148,9 @@ class Upload:
     """The bytes, a file of this machine that is streamed, or None for a folder."""
     mode: int | None = None
     """None keeps a local file's permission bits, else 0644 (0755 for folders). Set-id bits never pass."""
+    beneath: PurePosixPath | None = None
+    """A folder above the path, below which no link is followed, also if one is put there meanwhile. The path has no `..` then. A place
+    without a helper takes no notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +188,9 @@ class Process(Protocol):
         ...
 
     async def wait(self) -> Completed:
-        """The ending. Output that nobody read is in the result, up to the limit."""
+        """The ending, exact as `Place.run` tells it: its time limit, a limit of the place, a signal and a loss are different things, and
+        a reader who is slow is none of them. Output that nobody read is in the result, up to the limit.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -250,8 +271,20 @@ class Place(Protocol):
         """What stands at each path, as root, in one round trip."""
         ...
 
-    def walk(self, root: PurePosixPath, *, digest: bool = False) -> AsyncIterator[Entry]:
-        """Everything below a folder, links not followed, parents first, sorted by name."""
+    def walk(
+        self, root: PurePosixPath, *, digest: bool = False, unreadable: Callable[[Missing], None] | None = None
+    ) -> AsyncIterator[Entry]:
+        """Everything below a folder, links not followed, parents first, sorted by name. What goes away meanwhile is left out.
+
+        Args:
+            root: The folder.
+            digest: Tell each file's sha256 too.
+            unreadable: Told of each path that is there and can't be looked at (a folder of mode 0 in a place without a real root); the
+                walk goes on past it.
+
+        Raises:
+            TransferError: Without `unreadable`: something can't be looked at.
+        """
         ...
 
     async def remove(self, paths: Sequence[PurePosixPath]) -> None:
@@ -263,7 +296,18 @@ class Place(Protocol):
         ...
 
     async def ledger(self) -> Sequence[LedgerEntry]:
-        """What the place runs now."""
+        """What the place runs now, and what it ran last.
+
+        A command that has ended and left processes behind is there twice: as over, and as running.
+        """
+        ...
+
+    async def freeze(self, *attempts: str) -> int:
+        """Stops these attempts' trees, or where none is named all, in one go. Returns how many processes stand still now."""
+        ...
+
+    async def thaw(self, *attempts: str) -> int:
+        """Lets frozen trees go on. Returns how many processes were told."""
         ...
 
     async def aclose(self) -> None:

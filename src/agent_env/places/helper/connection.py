@@ -6,19 +6,31 @@ The socket is always read: what a stream may receive is bounded by the credit th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from agent_env.defaults import Limits
-from agent_env.errors import DeadlineError, InfrastructureError, SandboxUnavailableError, SupersededError, TransportLostError
+from agent_env.errors import (
+    DeadlineError,
+    InfrastructureError,
+    LaunchError,
+    PlaceAwaitsError,
+    PlaceEndedError,
+    SandboxUnavailableError,
+    SupersededError,
+    TransportLostError,
+)
+from agent_env.host import socket_address
 from agent_env.places.helper import protocol
-from agent_env.places.helper.protocol import HEAD, Frame, Key, Refused
+from agent_env.places.helper.protocol import HEAD, Frame, HelperConfig, Key, Refused
 from agent_env.waiting import deadline
 
-_PATH_MAX = 100
+STAYS = "if its image has nothing to run by itself, give it a command that stays, such as `sleep infinity`"
+"""What to do about a container whose own command ended at once."""
 _WELCOME = 0
 
 
@@ -62,9 +74,21 @@ class Connection(asyncio.Protocol):
         self._streams[self._next] = stream
         return self._next
 
+    def adopt(self, number: int, stream: Stream) -> None:
+        """Registers a stream whose number is known. On a connection that has ended, it is lost at once."""
+        if self.error is not None:
+            stream.lost(self.error)
+            return
+        self._streams[number] = stream
+
     def forget(self, number: int) -> None:
         """Takes no more frames of a stream."""
         self._streams.pop(number, None)
+
+    @property
+    def busy(self) -> bool:
+        """Somebody waits for something."""
+        return bool(self._streams)
 
     def ended(self) -> InfrastructureError:
         """A fresh error that says why nothing can be asked any more."""
@@ -72,7 +96,9 @@ class Connection(asyncio.Protocol):
         if isinstance(cause, SupersededError):
             return SupersededError(cause.message, concerns=self.concerns, hint=cause.hint)
         detail = cause.message if cause else "the connection was closed"
-        return SandboxUnavailableError(f"{self.concerns} can't be reached: {detail}", concerns=self.concerns)
+        return SandboxUnavailableError(
+            f"{self.concerns} can't be reached: {detail}", concerns=self.concerns, hint=cause.hint if cause else None
+        )
 
     def send(self, data: bytes) -> None:
         """Queues bytes. Streams bound what they queue by their windows."""
@@ -102,7 +128,14 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        why = f": {exc}" if exc else ""
+        if exc is not None and self._transport is not None:
+            for data in unread(self._transport):
+                self.data_received(data)
+        self.broke(exc)
+
+    def broke(self, error: Exception | None) -> None:
+        """Whatever carries the frames is gone, and everything that arrived was received."""
+        why = f": {error}" if error else ""
         self._end(TransportLostError(f"the connection to {self.concerns} broke{why}", concerns=self.concerns))
         if not self._closed.done():
             self._closed.set_result(None)
@@ -117,6 +150,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cuts what arrived into frames."""
+        if self.error is not None:
+            return
         buffer = self._buffer
         buffer += data
         at, size = 0, len(buffer)
@@ -150,6 +185,16 @@ class Connection(asyncio.Protocol):
             return SandboxUnavailableError(
                 f"{self.concerns} runs a helper of another version", concerns=self.concerns, hint="deploy the sandbox again"
             )
+        if why == Refused.AWAITING:
+            return PlaceAwaitsError(f"{self.concerns} was started again and has not been told what it is", concerns=self.concerns)
+        if why == Refused.ENDED:
+            return PlaceEndedError(
+                f"the command of {self.concerns} has ended, and the place with it",
+                concerns=self.concerns,
+                hint=STAYS,
+            )
+        if why == Refused.CONFIGURED:
+            return SandboxUnavailableError(f"{self.concerns} was told by somebody else what it is", concerns=self.concerns)
         return SandboxUnavailableError(f"{self.concerns} refused this process's token", concerns=self.concerns)
 
     def _end(self, error: InfrastructureError) -> None:
@@ -161,6 +206,16 @@ class Connection(asyncio.Protocol):
         self._streams.clear()
         for stream in streams:
             stream.lost(error)
+
+
+def unread(transport: asyncio.Transport) -> Iterator[bytes]:
+    """What a socket still holds when a write to it failed: that comes before what the far side said last is read, and it may say why."""
+    if transport.get_extra_info("sslcontext") is not None:
+        return  # what stands in the socket is not readable by itself
+    descriptor = transport.get_extra_info("socket").fileno()
+    with contextlib.suppress(OSError):
+        while data := os.read(descriptor, protocol.CHUNK):
+            yield data
 
 
 class Reply:
@@ -207,19 +262,12 @@ def connected_socket(path: Path) -> socket.socket:
         OSError: Nobody listens there.
     """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    folder = -1
     try:
-        name = os.fspath(path)
-        if len(os.fsencode(name)) > _PATH_MAX:
-            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-            name = f"/proc/self/fd/{folder}/{path.name}"
-        link.connect(name)
+        with socket_address(path) as address:
+            link.connect(address)
     except OSError:
         link.close()
         raise
-    finally:
-        if folder >= 0:
-            os.close(folder)
     link.setblocking(False)
     return link
 
@@ -238,17 +286,101 @@ async def open_connection(link: socket.socket, *, concerns: str, token: str, epo
     except OSError as error:
         link.close()
         raise SandboxUnavailableError(f"{concerns} can't be reached: {error}", concerns=concerns) from error
+    await greet(connection, token=token, epoch=epoch, limits=limits)
+    return connection
+
+
+async def greet(connection: Connection, *, token: str, epoch: int, limits: Limits) -> None:
+    """Greets the helper at the other end of a connection, whatever carries it. Raises as `open_connection`; then it is closed."""
     hello = protocol.fields((Key.VERSION, protocol.u64(protocol.VERSION)), (Key.TOKEN, token.encode()), (Key.EPOCH, protocol.u64(epoch)))
-    reply = Reply()
-    connection._streams[_WELCOME] = reply
+    await _first_word(connection, Frame.HELLO, hello, Reply(), limits)
+
+
+async def configure(connection: Connection, config: HelperConfig, limits: Limits) -> None:
+    """Tells a waiting helper what its place is, which greets it too, and waits until the place's own command has been started.
+
+    With `entry_later` it is not started, and `enter` has to be called.
+
+    Raises:
+        LaunchError: The place's own command can't be started; the place then ends, unless it is to be held.
+        SandboxUnavailableError: Somebody else was first, or this caller is not trusted.
+    """
+    entry = EntryStart()
     try:
-        connection.send(protocol.frame(Frame.HELLO, _WELCOME, hello))
-        async with deadline(limits.connect_seconds, f"the greeting of {concerns}"):
-            await reply.answer
-    except TransportLostError as error:
-        raise SandboxUnavailableError(f"{concerns} is gone: it closed the connection at once", concerns=concerns) from error
+        await _first_word(connection, Frame.CONFIGURE, config.encode(), entry, limits, keep=True)
+        if not config.entrypoint or config.entry_later:
+            return
+        async with deadline(limits.connect_seconds, f"the start of the command of {connection.concerns}"):
+            failure = await entry.started
     except (DeadlineError, asyncio.CancelledError):
         connection.close()
         raise
-    connection.forget(_WELCOME)
-    return connection
+    finally:
+        connection.forget(_WELCOME)
+    _check_entry(connection, config, failure)
+
+
+async def enter(connection: Connection, config: HelperConfig, limits: Limits) -> None:
+    """Has a place start its own command, which was told to it with `entry_later`. One that started it already does nothing.
+
+    Raises:
+        LaunchError: The command can't be started; the place then ends, unless it is to be held.
+        SandboxUnavailableError: The place is gone.
+    """
+    entry = EntryStart()
+    number = connection.open(entry)
+    try:
+        connection.send(protocol.frame(Frame.ENTRY, number))
+        async with deadline(limits.connect_seconds, f"the start of the command of {connection.concerns}"):
+            answer = await entry.answer
+            failure = await entry.started if protocol.U64.unpack(answer)[0] else None
+    finally:
+        connection.forget(number)
+    _check_entry(connection, config, failure)
+
+
+def _check_entry(connection: Connection, config: HelperConfig, failure: bytes | None) -> None:
+    if failure is not None:
+        what, number = protocol.LAUNCH_FAILED.unpack_from(failure)
+        name = protocol.text(protocol.raw(config.entrypoint[0]))[:200]
+        why = f"{protocol.WHAT.get(what, 'it could not be launched')}: {protocol.reason(number)}"
+        raise LaunchError(f"{name} could not be started in {connection.concerns}: {why}", concerns=connection.concerns)
+
+
+class EntryStart(Reply):
+    """The answer to a configuration, and then how the start of the place's own command went."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame arrived."""
+        if kind in (Frame.STARTED, Frame.LAUNCH_FAILED, Frame.EXIT):
+            if not self.started.done():
+                self.started.set_result(payload if kind == Frame.LAUNCH_FAILED else None)
+            return
+        super().frame(kind, payload)
+
+    def lost(self, error: InfrastructureError) -> None:
+        """No answer will come."""
+        super().lost(error)
+        if not self.started.done():
+            self.started.set_exception(type(error)(error.message, concerns=error.concerns, hint=error.hint))
+            self.started.exception()  # marks it as seen: who still waits for the greeting is told there
+
+
+async def _first_word(connection: Connection, kind: Frame, payload: bytes, reply: Reply, limits: Limits, *, keep: bool = False) -> None:
+    connection.adopt(_WELCOME, reply)
+    try:
+        connection.send(protocol.frame(kind, _WELCOME, payload))
+        async with deadline(limits.connect_seconds, f"the greeting of {connection.concerns}"):
+            await reply.answer
+    except TransportLostError as error:
+        message = f"{connection.concerns} is gone: it closed the connection at once"
+        raise SandboxUnavailableError(message, concerns=connection.concerns) from error
+    except (DeadlineError, asyncio.CancelledError):
+        connection.close()
+        raise
+    if not keep:
+        connection.forget(_WELCOME)

@@ -3,52 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import resource
+import secrets
+import signal
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeGuard
 
 from agent_env.defaults import Limits
-from agent_env.errors import DeadlineError, InfrastructureError, LaunchError, SupersededError
+from agent_env.errors import (
+    AgentEnvError,
+    DeadlineError,
+    InfrastructureError,
+    LaunchError,
+    ProgramMissingError,
+    SandboxUnavailableError,
+    SupersededError,
+)
 from agent_env.places.helper import protocol
 from agent_env.places.helper.connection import Connection
-from agent_env.places.helper.protocol import ExecFlag, Frame, Key
+from agent_env.places.helper.kept import Kept
+from agent_env.places.helper.protocol import Frame, Key
+from agent_env.places.helper.request import request_of
+from agent_env.places.helper.window import Outgoing
 from agent_env.places.place import Command, Completed, Ending
-from agent_env.waiting import deadline, shielded
+from agent_env.waiting import shielded
+
+Again = Callable[[], Awaitable[Connection | None]]
+"""Called when the connection under a command broke, for another one to go on over; None when there is none to be had."""
+_READY = 1
+"""Bytes of a result pipe that come before the result."""
 
 
-class Kept:
-    """One output stream's bytes, cut to its limit at one end."""
-
-    __slots__ = ("_from_end", "_limit", "_pieces", "_size", "total")
-
-    def __init__(self, limit: int, *, from_end: bool) -> None:
-        self.total = 0
-        self._pieces: deque[bytes] = deque()
-        self._size = 0
-        self._limit = limit
-        self._from_end = from_end
-
-    def add(self, piece: bytes) -> None:
-        """Takes a piece in, and lets go of what can't matter any more."""
-        self.total += len(piece)
-        if not self._from_end:
-            piece = piece[: self._limit - self._size]
-        if piece:
-            self._pieces.append(piece)
-            self._size += len(piece)
-        while self._from_end and self._pieces and self._size - len(self._pieces[0]) >= self._limit:
-            self._size -= len(self._pieces.popleft())
-
-    def bytes(self) -> bytes:
-        """What was kept."""
-        whole = b"".join(self._pieces)
-        return whole[max(len(whole) - self._limit, 0) :] if self._from_end else whole
+class NoNetworkError(SandboxUnavailableError):
+    """The place was to have a network, and it could not be set up."""
 
 
 class Execution:
     """A command that was sent. Output is kept for the result, unless `streaming` hands it to a reader."""
 
-    def __init__(self, connection: Connection, command: Command, limits: Limits, *, streaming: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, command: Command, limits: Limits, *, streaming: bool = False, again: Again | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._command = command
@@ -57,81 +54,163 @@ class Execution:
         limit = limits.output_limit_bytes if command.output_limit_bytes is None else command.output_limit_bytes
         from_end = command.keep == "tail"
         self.kept = {Frame.STDOUT: Kept(limit, from_end=from_end), Frame.STDERR: Kept(limit, from_end=from_end)}
+        self._result = None if command.result_limit_bytes is None else Kept(command.result_limit_bytes + _READY + 1, from_end=False)
         self.done: asyncio.Future[Completed] = self._loop.create_future()
         self.started: asyncio.Future[int] = self._loop.create_future()
+        self._waiting: asyncio.Future[None] | None = None
         self.queue: deque[tuple[int, bytes]] = deque()
         self.changed = asyncio.Event()
         self._credit_owed = 0
-        self._in_credit = protocol.IN_WINDOW
-        self._in_room = asyncio.Event()
         self._timeout = limits.exec_seconds if command.timeout_seconds is None else command.timeout_seconds
         self._grace = limits.kill_grace_seconds if command.kill_grace_seconds is None else command.kill_grace_seconds
         self.number = connection.open(self)
+        self._again = again
+        self._rejoin = secrets.randbits(63) | 1 if again else 0
+        """By which the command is gone on with when the connection broke; 0 for never."""
+        self._input = Outgoing(connection, self.number, keeps=again is not None)
+        self._received = 0
+        """Bytes of output, all in all."""
+        self._away = False
+        """The connection broke, and the place has not answered over another one yet."""
+        self._returning: asyncio.Future[None] | None = None
+        self._unsent: list[int] = []
+        """Signals that were asked for while the connection was broken."""
         self._begun = self._loop.time()
-        self._timer = self._loop.call_later(self._timeout + self._grace + limits.answer_margin_seconds, self._overdue)
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait_until_overdue()
+        self._held_up = False
+        """Its ending is due, and may be waiting behind output that the reader did not take yet."""
+        self._killed_here = False
+        self._discarding = False
         try:
-            self._send_request()
+            self._send_request(self._input_at_once())
         except LaunchError:
             self.forget()
             raise
 
-    def _send_request(self) -> None:
-        command = self._command
-        stdin = command.stdin
-        flags = (ExecFlag.STARTED if self._streaming else 0) | (ExecFlag.STDIN if stdin is not None or self._streaming else 0)
-        pairs = [(Key.ARG, protocol.raw(argument)) for argument in command.argv]
-        pairs += [
-            (Key.TIMEOUT_MS, protocol.milliseconds(self._timeout)),
-            (Key.GRACE_MS, protocol.u64(self._grace * 1000)),
-            (Key.WINDOW, protocol.u64(protocol.OUT_WINDOW)),
-            (Key.FLAGS, protocol.u64(flags)),
-            *protocol.environment(command.env),
-            *protocol.environment(command.secrets),
-        ]
-        if command.keep != "tail" and not self._streaming:
-            limit = protocol.u64(self.kept[Frame.STDOUT]._limit)
-            pairs += [(Key.LIMIT_OUT, limit), (Key.LIMIT_ERR, limit)]
-        if command.cwd is not None:
-            pairs.append((Key.CWD, protocol.raw(command.cwd)))
-        if command.user is not None:
-            pairs.append((Key.USER, protocol.raw(command.user)))
-        if command.attempt is not None:
-            pairs.append((Key.ATTEMPT, protocol.raw(command.attempt)))
-        payload = protocol.fields(*pairs)
+    def _wait_until_overdue(self) -> None:
+        """By then the place has told the ending, if it can."""
+        if self._timer is not None:
+            self._timer.cancel()
+        margin = self._limits.answer_margin_seconds
+        over = self._begun + self._timeout + self._grace + margin
+        self._timer = self._loop.call_at(max(over, self._loop.time() + margin), self._overdue)
+
+    def _send_request(self, data: bytes = b"") -> None:
+        payload = request_of(
+            self._command,
+            timeout_seconds=self._timeout,
+            grace_seconds=self._grace,
+            streaming=self._streaming,
+            limit_bytes=self.kept[Frame.STDOUT].limit,
+            rejoin=self._rejoin,
+        )
         if len(payload) + 5 > protocol.MAX_FRAME:
             raise self._launch_error(f"{protocol.WHAT[6]} ({len(payload)} bytes in all)")
-        data = protocol.frame(Frame.EXEC, self.number, payload)
-        if isinstance(stdin, bytes) and len(stdin) <= protocol.CHUNK and not self._streaming:
-            data += (protocol.frame(Frame.STDIN, self.number, stdin) if stdin else b"") + protocol.frame(Frame.STDIN_EOF, self.number)
-        self._connection.send(data)
+        self._connection.send(protocol.frame(Frame.EXEC, self.number, payload) + data)
+
+    def _input_at_once(self) -> bytes:
+        stdin = self._command.stdin
+        return self._input.whole(stdin) if fits_at_once(stdin) and not self._streaming else b""
+
+    # another connection
+
+    async def _come_back(self, again: Again, why: str) -> None:
+        try:
+            another = await again()
+            self._returning = None
+            if another is None:
+                self._lose(why)
+            else:
+                self._go_on(another)
+        except AgentEnvError as error:
+            self._returning = None
+            self._finish(error)
+
+    def _go_on(self, connection: Connection) -> None:
+        """Asks for the command over another connection: for the output that did not arrive, and for its ending."""
+        self._connection, self._credit_owed = connection, 0
+        self.number = connection.open(self)
+        self._wait_until_overdue()
+        unread = sum(len(piece) for _, piece in self.queue)
+        pairs = (
+            (Key.REJOIN, protocol.u64(self._rejoin)),
+            (Key.RECEIVED, protocol.u64(self._received)),
+            (Key.WINDOW, protocol.u64(protocol.OUT_WINDOW - unread)),
+            (Key.AGE_MS, protocol.u64((self._loop.time() - self._begun) * 1000)),
+        )
+        connection.send(protocol.frame(Frame.REJOIN, self.number, protocol.fields(*pairs)))
+
+    def _welcomed_back(self, had: int, room: int) -> None:
+        self._away = False
+        self._input.resume(self._connection, self.number, had, room)
+        unsent, self._unsent = self._unsent, []
+        for number in unsent:
+            self.signal(number)
+
+    def _unknown(self, what: int, number: int) -> None:
+        """The place does not know the command: it is sent again where it can't have arrived."""
+        if (what, number) != protocol.NEVER_ARRIVED:
+            self._lose("the connection broke, and the place does not know the command any more")
+            return
+        self._begun = self._loop.time()
+        self._wait_until_overdue()
+        self._send_request()
+        self._welcomed_back(0, protocol.IN_WINDOW)
+
+    def _heard(self) -> None:
+        """The place need not keep anything of the command any more."""
+        if self._rejoin:
+            payload = protocol.fields((Key.REJOIN, protocol.u64(self._rejoin)))
+            self._connection.send(protocol.frame(Frame.HEARD, self.number, payload))
 
     # frames
 
     def frame(self, kind: int, payload: bytes) -> None:
         """A frame of this command arrived."""
+        if kind in (Frame.STDOUT, Frame.STDERR, Frame.RESULT):
+            self._received += len(payload)
         if kind in (Frame.STDOUT, Frame.STDERR):
             self._output(Frame(kind), payload)
+        elif kind == Frame.RESULT and self._result is not None:
+            self._result.add(payload)
+            self.eaten(len(payload))
         elif kind == Frame.EXIT:
             self._exited(payload)
         elif kind == Frame.CREDIT:
-            self._in_credit += protocol.U64.unpack_from(payload)[0]
-            self._in_room.set()
+            self._input.granted(payload)
         elif kind == Frame.STARTED:
             if not self.started.done():
                 self.started.set_result(int.from_bytes(payload[:4], "little"))
+        elif kind == Frame.DONE and self._away:
+            self._welcomed_back(*protocol.INPUT_HAD.unpack_from(payload))
+        elif kind == Frame.LAUNCH_FAILED and self._away:
+            self._unknown(*protocol.LAUNCH_FAILED.unpack_from(payload))
         elif kind == Frame.LAUNCH_FAILED:
-            what, number = protocol.LAUNCH_FAILED.unpack_from(payload)
-            self._finish(self._launch_error(f"{protocol.WHAT.get(what, 'it could not be launched')}: {protocol.reason(number)}"))
+            self._heard()
+            self._finish(self._not_launched(*protocol.LAUNCH_FAILED.unpack_from(payload)))
 
     def lost(self, error: InfrastructureError) -> None:
         """The connection ended while it ran."""
         if isinstance(error, SupersededError):
             self._finish(SupersededError(error.message, concerns=error.concerns, hint=error.hint))
-            return
+        elif self._again is None:
+            self._lose(error.message)
+        else:
+            self._away = True
+            self._input.pause()
+            if self._timer is not None:
+                self._timer.cancel()
+            self._returning = asyncio.ensure_future(self._come_back(self._again, error.message))
+
+    def _lose(self, why: str) -> None:
         spent = self._loop.time() - self._begun
-        self._finish(Completed(Ending.LOST, stdout=self._bytes(1), stderr=self._bytes(2), duration_seconds=spent, detail=error.message))
+        self._finish(Completed(Ending.LOST, stdout=self._bytes(1), stderr=self._bytes(2), duration_seconds=spent, detail=why))
 
     def _output(self, kind: Frame, payload: bytes) -> None:
+        if self._discarding:
+            self.eaten(len(payload))
+            return
         if self._streaming:
             self.queue.append((1 if kind is Frame.STDOUT else 2, payload))
             self.changed.set()
@@ -146,10 +225,14 @@ class Execution:
             credit = protocol.fields((Key.WINDOW, protocol.u64(self._credit_owed)))
             self._connection.send(protocol.frame(Frame.CREDIT, self.number, credit))
             self._credit_owed = 0
+        if self._held_up and not self.queue and not self.done.done():
+            self._held_up = False
+            self._wait_until_overdue()
 
     def _exited(self, payload: bytes) -> None:
+        self._heard()
         signalled, timed_out, code, *numbers = protocol.EXIT.unpack_from(payload)
-        out_total, out_sent, err_total, err_sent, duration, _cpu, _rss = numbers
+        out_total, out_sent, err_total, err_sent, duration, cpu, _rss = numbers
         ending = Ending.TIMED_OUT if timed_out else Ending.SIGNALLED if signalled else Ending.EXITED
         self._finish(
             Completed(
@@ -159,8 +242,17 @@ class Execution:
                 stdout_dropped_bytes=out_total - out_sent,
                 stderr_dropped_bytes=err_total - err_sent,
                 duration_seconds=duration / 1e6,
+                detail=self._why_signalled(code, cpu / 1e6) if ending is Ending.SIGNALLED else "",
             )
         )
+
+    def _why_signalled(self, number: int, cpu_seconds: float) -> str:
+        limits = self._command.rlimits
+        if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_seconds > limits.get(resource.RLIMIT_CPU, math.inf)):
+            return "its limit of processor time was reached"
+        if number == signal.SIGXFSZ:
+            return "its limit of the size of a file was reached"
+        return "it was killed by its caller" if number == signal.SIGKILL and self._killed_here else ""
 
     def _bytes(self, which: int) -> bytes:
         return self.kept[Frame.STDOUT if which == 1 else Frame.STDERR].bytes()
@@ -179,23 +271,35 @@ class Execution:
             ending.stderr_dropped_bytes + err.total - len(stderr),
             ending.duration_seconds,
             ending.detail,
+            None if self._result is None else self._result.bytes()[_READY:],
         )
 
-    def _finish(self, ending: Completed | InfrastructureError) -> None:
+    def _finish(self, ending: Completed | AgentEnvError) -> None:
         self.forget()
         if self.done.done():
             return
-        if isinstance(ending, InfrastructureError):
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning = None
+        if isinstance(ending, AgentEnvError):
             self.done.set_exception(ending)
             self.done.exception()  # marks it as seen: a caller that was cancelled does not ask for it
         else:
             self.done.set_result(ending)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
         if not self.started.done():
             self.started.cancel()
         self.changed.set()
-        self._in_room.set()
+        self._input.end()
 
     def _overdue(self) -> None:
+        if self.queue:
+            self._held_up = True  # the place says how it ended once its output is taken; that it is not is our reader's doing
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
         self.signal(9)
         self._finish(
             DeadlineError(
@@ -206,8 +310,15 @@ class Execution:
             )
         )
 
-    def _launch_error(self, why: str) -> LaunchError:
-        return LaunchError(f"{self._name()} could not be started: {why}", concerns=self._connection.concerns)
+    def _not_launched(self, what: int, number: int) -> InfrastructureError:
+        if what == protocol.NO_NETWORK:
+            concerns = self._connection.concerns
+            return NoNetworkError(f"the network of {concerns} could not be set up", concerns=concerns)
+        kind = ProgramMissingError if (what, number) == protocol.NO_PROGRAM else LaunchError
+        return self._launch_error(f"{protocol.WHAT.get(what, 'it could not be launched')}: {protocol.reason(number)}", kind)
+
+    def _launch_error(self, why: str, kind: type[LaunchError] = LaunchError) -> LaunchError:
+        return kind(f"{self._name()} could not be started: {why}", concerns=self._connection.concerns)
 
     def _name(self) -> str:
         return protocol.text(protocol.raw(self._command.argv[0]))[:200] if self._command.argv else "a command without a name"
@@ -216,33 +327,27 @@ class Execution:
 
     def forget(self) -> None:
         """Takes no more frames."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._connection.forget(self.number)
 
     def signal(self, number: int) -> None:
         """Signals the whole tree; 9 kills it, whatever it does."""
         if not self.done.done():
+            self._killed_here |= number == signal.SIGKILL
+            if self._away:
+                self._unsent.append(number)
+                return
             payload = protocol.fields((Key.SIGNAL, protocol.u64(number)))
             self._connection.send(protocol.frame(Frame.KILL, self.number, payload))
 
     async def write(self, data: bytes) -> None:
         """Sends input as far as the command takes it; ends early when the command has ended."""
-        view = memoryview(data)
-        while view and not self.done.done():
-            if not self._in_credit:
-                self._in_room.clear()
-                await self._in_room.wait()
-                continue
-            await self._connection.ready()
-            piece = bytes(view[: min(self._in_credit, protocol.CHUNK)])
-            self._in_credit -= len(piece)
-            view = view[len(piece) :]
-            self._connection.send(protocol.frame(Frame.STDIN, self.number, piece))
+        await self._input.send(data)
 
     def end_input(self) -> None:
         """Ends standard input."""
-        if not self.done.done():
-            self._connection.send(protocol.frame(Frame.STDIN_EOF, self.number))
+        self._input.finish()
 
     async def feed(self, source: bytes | AsyncIterator[bytes]) -> None:
         """Sends all of an input, then its end."""
@@ -255,9 +360,23 @@ class Execution:
                     return
         self.end_input()
 
+    async def over(self) -> Completed:
+        """Waits for the ending, for one caller. One that is cancelled leaves the command, and what tells when its tree is gone, alone."""
+        if not self.done.done():
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        return self.done.result()
+
     async def end(self) -> None:
-        """Kills the whole tree and waits until it is gone."""
+        """Kills the whole tree and waits until it is gone. Output that nobody took is let go: its ending stands behind it.
+
+        Where the connection is broken, the kill waits for another one.
+        """
         self.signal(9)
+        if not self.done.done():
+            self._discarding = True
+            while self.queue:
+                self.eaten(len(self.queue.popleft()[1]))
         if not self.done.done():
             await asyncio.wait([self.done])
 
@@ -268,126 +387,9 @@ class Execution:
         try:
             await shielded(self.end(), seconds=self._limits.cleanup_seconds, what=f"the end of {self._name()}")
         except DeadlineError:
-            self._overdue()
+            self._give_up()
 
 
-async def run(connection: Connection, command: Command, limits: Limits) -> Completed:
-    """Runs a command to its end; see `Place.run`."""
-    execution = Execution(connection, command, limits)
-    stdin = command.stdin
-    try:
-        if stdin is None or (isinstance(stdin, bytes) and len(stdin) <= protocol.CHUNK):
-            # Shielded: a cancelled caller must not cancel the future that tells when the tree is gone.
-            return execution.result(await asyncio.shield(execution.done))
-        return execution.result(await _run_fed(execution, stdin))
-    finally:
-        await execution.end_shielded()
-
-
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-async def _run_fed(execution: Execution, stdin: bytes | AsyncIterator[bytes]) -> Completed:
-    feeder = asyncio.ensure_future(execution.feed(stdin))
-    try:
-        await _first_of(feeder, execution.done)
-        if feeder.done():
-            feeder.result()
-        return await asyncio.shield(execution.done)
-    finally:
-        feeder.cancel()
-        await asyncio.wait([feeder])
-        if not feeder.cancelled():
-            feeder.exception()
-
-
-class HelperProcess:
-    """A running command whose output is read while it runs; see `places.place.Process`."""
-
-    def __init__(self, execution: Execution, pid: int, feeder: asyncio.Future[None] | None) -> None:
-        self._execution = execution
-        self._pid = pid
-        self._feeder = feeder
-        self._reading = False
-
-    @property
-    def pid(self) -> int:
-        """Its process id inside the place."""
-        return self._pid
-
-    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Pieces of output as `(1 | 2, bytes)` until the command has ended. Unread output holds the command up, as a pipe does."""
-        execution = self._execution
-        self._reading = True
-        try:
-            while True:
-                while execution.queue:
-                    which, piece = execution.queue.popleft()
-                    execution.eaten(len(piece))
-                    yield which, piece
-                if execution.done.done():
-                    return
-                execution.changed.clear()
-                await execution.changed.wait()
-        finally:
-            self._reading = False
-            execution.changed.set()
-
-    async def write(self, data: bytes) -> None:
-        """Feeds standard input, as far as the command takes it."""
-        await self._execution.write(data)
-
-    async def close_stdin(self) -> None:
-        """Ends standard input."""
-        self._execution.end_input()
-
-    async def kill(self, signal: int = 9) -> None:
-        """Signals the whole tree, also what called `setsid`."""
-        self._execution.signal(signal)
-
-    async def wait(self) -> Completed:
-        """The ending, with the output that nobody read, up to the limit."""
-        execution = self._execution
-        while True:
-            while execution.queue and not self._reading:
-                which, piece = execution.queue.popleft()
-                execution.kept[Frame.STDOUT if which == 1 else Frame.STDERR].add(piece)
-                execution.eaten(len(piece))
-            if execution.done.done() and (self._reading or not execution.queue):
-                await self._end_feeder()
-                return execution.result(execution.done.result())
-            execution.changed.clear()
-            await execution.changed.wait()
-
-    async def _end_feeder(self) -> None:
-        feeder, self._feeder = self._feeder, None
-        if feeder is None:
-            return
-        if not feeder.done():
-            feeder.cancel()
-            await asyncio.wait([feeder])
-        if not feeder.cancelled():
-            feeder.result()
-
-    async def aclose(self) -> None:
-        """Kills what still runs of it and lets go."""
-        await self._execution.end_shielded()
-        self._execution.forget()
-        await self._end_feeder()
-
-
-async def start(connection: Connection, command: Command, limits: Limits) -> HelperProcess:
-    """Starts a command whose output is streamed; see `Place.start`. Without an input of its own, its input is open for `write`."""
-    execution = Execution(connection, command, limits, streaming=True)
-    try:
-        async with deadline(limits.connect_seconds, f"the start of {command.argv[0]!r}"):
-            await _first_of(execution.started, execution.done)
-        if execution.started.cancelled():
-            ending = execution.done.result()
-            raise InfrastructureError(f"the command was lost before it started: {ending.detail}", concerns=connection.concerns)
-        feeder = None if command.stdin is None else asyncio.ensure_future(execution.feed(command.stdin))
-        return HelperProcess(execution, execution.started.result(), feeder)
-    except BaseException:  # whatever went wrong, a command that nobody holds must not run on
-        await execution.end_shielded()
-        raise
+def fits_at_once(stdin: bytes | AsyncIterator[bytes] | None) -> TypeGuard[bytes]:
+    """Whether an input is sent together with its command."""
+    return isinstance(stdin, bytes) and len(stdin) <= protocol.CHUNK

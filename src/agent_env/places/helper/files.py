@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path, PurePosixPath
+from struct import Struct
 from typing import BinaryIO
 
 from agent_env.defaults import MIB, Limits
@@ -27,6 +28,11 @@ from agent_env.waiting import deadline
 _PIECE = protocol.CHUNK - HEAD.size
 _BLOCK = MIB
 """What is read, hashed or written here at a time, off the event loop."""
+
+_TARGET = Struct("<II")
+"""Before the path of what is written: its mode, and in how many bytes of the path links are followed."""
+_WHOLE = 0xFFFFFFFF
+_ROOT = PurePosixPath("/")
 
 Item = tuple[int, int, bytes]
 
@@ -117,7 +123,9 @@ async def stat(
     return found
 
 
-async def walk(connection: Connection, root: PurePosixPath, limits: Limits, *, digest: bool) -> AsyncIterator[Entry]:
+async def walk(
+    connection: Connection, root: PurePosixPath, limits: Limits, *, digest: bool, unreadable: Callable[[Missing], None] | None = None
+) -> AsyncIterator[Entry]:
     """See `Place.walk`."""
     flags = FileFlag.DIGEST if digest else 0
     async with _working(connection, Operation.WALK, limits, _asking([root]), (Key.FLAGS, protocol.u64(flags))) as work:
@@ -126,6 +134,9 @@ async def walk(connection: Connection, root: PurePosixPath, limits: Limits, *, d
                 yield protocol.entry(payload, root)
             elif kind == Record.ERROR and (len(payload) == 4 or _error_of(payload) != errno.ENOENT):
                 where = root / protocol.text(payload[4:]) if len(payload) > 4 else root
+                if unreadable is not None:
+                    unreadable(Missing(where, protocol.errno_name(_error_of(payload))))
+                    continue
                 raise TransferError(f"{where} can't be listed: {protocol.reason(_error_of(payload))}", concerns=connection.concerns)
 
 
@@ -264,6 +275,13 @@ def _mode(upload: Upload) -> int:
     return 0o755 if upload.source is None else 0o644
 
 
+def _trusted(upload: Upload) -> int:
+    """In how many bytes of its path links are followed."""
+    if upload.beneath is None:
+        return _WHOLE
+    return 0 if upload.beneath == _ROOT else len(protocol.raw(upload.beneath))
+
+
 def _block(file: BinaryIO, total: hashlib._Hash) -> bytes:
     data = file.read(_BLOCK)
     total.update(data)
@@ -308,7 +326,7 @@ def _sending(uploads: Sequence[Upload], sums: dict[int, bytes]) -> Feed:
         batch = _Batch(work)
         for index, upload in enumerate(uploads):
             kind = Record.FOLDER if upload.source is None else Record.FILE
-            head = _mode(upload).to_bytes(4, "little") + protocol.raw(upload.path)
+            head = _TARGET.pack(_mode(upload), _trusted(upload)) + protocol.raw(upload.path)
             await batch.add(protocol.frame(kind, index, head))
             if upload.source is None:
                 continue
@@ -348,4 +366,6 @@ def _not_written(upload: Upload, error: int, owner: str | None) -> str:
         return f"{upload.path} could not be written: the place knows no user {owner or 'of its own'}"
     if error == errno.EBADMSG:
         return f"{upload.path} could not be written: it arrived altered (sha256 differs)"
+    if error == errno.ENOTDIR and upload.beneath is not None:
+        return f"{upload.path} could not be written: a link or a file stands on its way below {upload.beneath}"
     return f"{upload.path} could not be written: {protocol.reason(error)}"

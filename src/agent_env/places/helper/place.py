@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import SandboxUnavailableError, TransportLostError
-from agent_env.places.helper import execution, files, protocol
+from agent_env.places.helper import files, process, protocol, running
 from agent_env.places.helper.connection import Connection, ask, connected_socket, open_connection
-from agent_env.places.helper.execution import HelperProcess
+from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, Key, LedgerRecord
 from agent_env.places.helper.worker import TcpStream, open_tcp
 from agent_env.places.place import Command, Completed, Entry, LedgerEntry, Missing, PlaceKind, Upload
@@ -44,11 +44,11 @@ class HelperPlace:
 
     async def run(self, command: Command) -> Completed:
         """Runs a command to its end; see `Place.run`."""
-        return await execution.run(self._connection, command, self._limits)
+        return await running.run(self._connection, command, self._limits)
 
     async def start(self, command: Command) -> HelperProcess:
         """Starts a command whose output is streamed; see `Place.start`."""
-        return await execution.start(self._connection, command, self._limits)
+        return await process.start(self._connection, command, self._limits)
 
     async def put(self, uploads: Sequence[Upload], *, owner: str | None = None) -> None:
         """Writes files as root, each whole or not at all; see `Place.put`."""
@@ -71,13 +71,15 @@ class HelperPlace:
         """What stands at each path, as root, in one round trip."""
         return await files.stat(self._connection, paths, self._limits, follow=follow, digest=digest)
 
-    def walk(self, root: PurePosixPath, *, digest: bool = False) -> AsyncIterator[Entry]:
-        """Everything below a folder, links not followed, parents first, sorted by name.
+    def walk(
+        self, root: PurePosixPath, *, digest: bool = False, unreadable: Callable[[Missing], None] | None = None
+    ) -> AsyncIterator[Entry]:
+        """Everything below a folder, links not followed, parents first, sorted by name; see `Place.walk`.
 
         Raises:
-            TransferError: The folder, or one below it, can't be read.
+            TransferError: The folder, or something below it, can't be looked at, and nobody asked to be told.
         """
-        return files.walk(self._connection, root, self._limits, digest=digest)
+        return files.walk(self._connection, root, self._limits, digest=digest, unreadable=unreadable)
 
     async def remove(self, paths: Sequence[PurePosixPath]) -> None:
         """Removes trees; links are removed, never followed."""
@@ -97,13 +99,13 @@ class HelperPlace:
         _, frames = await ask(self._connection, Frame.LEDGER, b"", seconds=seconds)
         return [protocol.ledger_record(frame) for frame in frames]
 
-    async def freeze(self, attempt: str | None = None) -> int:
-        """Stops an attempt's trees, or all, where they stand. Returns how many processes stand still now."""
-        return await self._ask(Frame.FREEZE, *self._attempt(attempt))
+    async def freeze(self, *attempts: str) -> int:
+        """Stops these attempts' trees, or where none is named all, in one go. Returns how many processes stand still now."""
+        return await self._ask(Frame.FREEZE, *((Key.ATTEMPT, protocol.raw(attempt)) for attempt in attempts))
 
-    async def thaw(self, attempt: str | None = None) -> int:
+    async def thaw(self, *attempts: str) -> int:
         """Lets frozen trees go on. Returns how many processes were told."""
-        return await self._ask(Frame.THAW, *self._attempt(attempt))
+        return await self._ask(Frame.THAW, *((Key.ATTEMPT, protocol.raw(attempt)) for attempt in attempts))
 
     async def set_ttl(self, seconds: float) -> None:
         """Tells the helper when to end the place by itself, counted from now; 0 means never."""
@@ -138,10 +140,6 @@ class HelperPlace:
         seconds = self._limits.cleanup_seconds + self._limits.answer_margin_seconds
         answer, _ = await ask(self._connection, kind, protocol.fields(*pairs), seconds=seconds)
         return int(protocol.U64.unpack_from(answer)[0])
-
-    @staticmethod
-    def _attempt(attempt: str | None) -> list[tuple[Key, bytes]]:
-        return [] if attempt is None else [(Key.ATTEMPT, protocol.raw(attempt))]
 
 
 async def connect(

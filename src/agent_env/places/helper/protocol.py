@@ -15,7 +15,7 @@ from struct import Struct
 
 from agent_env.places.place import Entry, FileKind, LedgerEntry
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME = 4 << 20
 IN_WINDOW = 128 << 10
 """Bytes that may be sent ahead on one stream before the helper gives credit back."""
@@ -54,6 +54,12 @@ class Frame(IntEnum):
     OPEN_TCP = 24
     LISTEN_TCP = 25
     ACCEPTED = 26
+    CONFIGURE = 27
+    RESULT = 28
+    ENTRY = 29
+    REJOIN = 30
+    NETWORK = 31
+    HEARD = 32
 
 
 class Key(IntEnum):
@@ -82,6 +88,11 @@ class Key(IntEnum):
     ENTRY_ARG = 21
     ADDRESS = 22
     FILE_LIMIT = 23
+    RELAY_TOKEN = 24
+    REJOIN = 25
+    RECEIVED = 26
+    AGE_MS = 27
+    NETWORK_MS = 28
 
 
 class Refused(IntEnum):
@@ -90,6 +101,21 @@ class Refused(IntEnum):
     TOKEN = 1
     SUPERSEDED = 2
     VERSION = 3
+    AWAITING = 4
+    CONFIGURED = 5
+    ENDED = 6
+
+
+class ConfigFlag(IntFlag):
+    """Flags of a configuration."""
+
+    NEW_PRIVILEGES = 1
+    HOLD = 2
+    ALL_CAPABILITIES = 4
+    STARTER = 8
+    ENTRY_LATER = 16
+    LIMITED = 32
+    DEMANDED = 64
 
 
 class ExecFlag(IntFlag):
@@ -97,6 +123,7 @@ class ExecFlag(IntFlag):
 
     STDIN = 1
     STARTED = 2
+    RESULT = 4
 
 
 class Operation(IntEnum):
@@ -140,12 +167,22 @@ WHAT = {
     7: "a limit can't be set",
     8: "the place can't become that user",
     9: "the port can't be reached",
+    10: "the place does not know it any more",
+    11: "the place's network could not be set up",
 }
 """What a launch failed at, by number."""
+NEVER_ARRIVED = (10, errno.ENOENT)
+"""The answer to a caller that comes back for a command whose request was lost with the connection."""
+NO_PROGRAM = (2, errno.ENOENT)
+"""What a launch failed at, and the error, when there is no such program."""
+NO_NETWORK = 11
+"""What a launch failed at when a network was demanded that is not there."""
 
 HEAD = Struct("<IBI")
 FIELD = Struct("<HI")
 U64 = Struct("<Q")
+INPUT_HAD = Struct("<QQ")
+"""The answer to a caller that comes back for a command: bytes of its input that have arrived, and for how many more there is room."""
 RLIMIT = Struct("<IQQ")
 EXIT = Struct("<BBxxiQQQQQQQ")
 LAUNCH_FAILED = Struct("<II")
@@ -196,7 +233,7 @@ def reason(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HelperConfig:
-    """What a helper is told when it starts, through an inherited descriptor: never by argv or environment."""
+    """What a helper is told when it starts, through an inherited descriptor or its first frame: never by argv or environment."""
 
     token: str
     epoch: int = 1
@@ -211,23 +248,50 @@ class HelperConfig:
     """The image's own command, run as the place's user; when it ends the place ends."""
     new_privileges: bool = False
     """Lets commands gain privileges through set-id programs (images that use `sudo`)."""
+    relay_token: str = ""
+    """Lets in who may only carry TCP to and from the place's loopback, whatever the owner's epoch; empty lets nobody in that way."""
+    starter: bool = False
+    """Commands are forked by a thread of its own, so that it can stand outside of the control groups that it puts them into."""
     rlimits: Mapping[int, int] = field(default_factory=dict)
     """Resource limits of every command (`resource.RLIMIT_NPROC` → number); the helper itself keeps what it was started with."""
+    all_capabilities: bool = False
+    """Commands keep every capability that the container was given (a privileged one)."""
+    hold: bool = False
+    """The place stays when its own command has ended."""
+    attempt: str | None = None
+    """The attempt that the place's own command belongs to."""
+    entry_later: bool = False
+    """The place's own command is started by `connection.enter`: when the place has its limits and its network, not before."""
+    limited: bool = False
+    """Control groups are joined from outside meanwhile; no command starts before that."""
+    network_seconds: float = 0.0
+    """Its networking is started from outside when a command first wants to run, which waits for it so long; 0 is for none of that."""
+    demanded: bool = False
+    """Without that networking no command runs. Otherwise they run without it when it can't be started."""
 
     def encode(self) -> bytes:
-        """The bytes to write into the configuration descriptor, which is then closed."""
+        """The bytes to write into the configuration descriptor, which is then closed, or to send as the first frame."""
+        names = ("new_privileges", "hold", "all_capabilities", "starter", "entry_later", "limited", "demanded")
+        flags = sum(ConfigFlag[name.upper()] for name in names if getattr(self, name))
         pairs = [
             (Key.TOKEN, self.token.encode()),
             (Key.EPOCH, u64(self.epoch)),
             (Key.TTL_MS, u64(self.ttl_seconds * 1000)),
             (Key.CWD, raw(self.cwd)),
-            (Key.FLAGS, u64(int(self.new_privileges))),
+            (Key.VERSION, u64(VERSION)),
+            (Key.FLAGS, u64(flags)),
             *environment(self.env),
             *((Key.RLIMIT, RLIMIT.pack(which, most, most)) for which, most in self.rlimits.items()),
             *((Key.ENTRY_ARG, raw(argument)) for argument in self.entrypoint),
         ]
+        if self.network_seconds:
+            pairs.append((Key.NETWORK_MS, milliseconds(self.network_seconds)))
+        if self.relay_token:
+            pairs.append((Key.RELAY_TOKEN, self.relay_token.encode()))
         if self.user is not None:
             pairs.append((Key.USER, raw(self.user)))
+        if self.attempt is not None:
+            pairs.append((Key.ATTEMPT, raw(self.attempt)))
         return fields(*pairs)
 
 

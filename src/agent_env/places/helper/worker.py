@@ -18,6 +18,7 @@ from agent_env.errors import (
 from agent_env.places.helper import protocol
 from agent_env.places.helper.connection import Connection
 from agent_env.places.helper.protocol import Frame, Key
+from agent_env.places.helper.window import Outgoing
 from agent_env.waiting import deadline, shielded
 
 
@@ -32,11 +33,10 @@ class Worker:
         self._pieces: deque[bytes] = deque()
         self._changed = asyncio.Event()
         self._owed = 0
-        self._credit = protocol.IN_WINDOW
-        self._room = asyncio.Event()
         self._error: InfrastructureError | None = None
         self._over = asyncio.Event()
         self._number = connection.open(self)
+        self._out = Outgoing(connection, self._number)
         payload = protocol.fields((Key.WINDOW, protocol.u64(protocol.OUT_WINDOW)), *pairs)
         connection.send(protocol.frame(kind, self._number, payload))
 
@@ -45,8 +45,7 @@ class Worker:
         if kind == Frame.STDOUT:
             self._pieces.append(payload)
         elif kind == Frame.CREDIT:
-            self._credit += protocol.U64.unpack_from(payload)[0]
-            self._room.set()
+            self._out.granted(payload)
         elif kind == Frame.EXIT:
             self._end(self._ending(payload))
         elif kind == Frame.LAUNCH_FAILED:
@@ -70,27 +69,21 @@ class Worker:
         self._error = self._error or error
         self._over.set()
         self._changed.set()
-        self._room.set()
+        self._out.end()
         self._connection.forget(self._number)
 
     async def send(self, data: bytes) -> None:
         """Sends bytes as far as the worker takes them; ends early when it has ended."""
-        view = memoryview(data)
-        while view and not self._over.is_set():
-            if not self._credit:
-                self._room.clear()
-                await self._room.wait()
-                continue
-            await self._connection.ready()
-            piece = bytes(view[: min(self._credit, protocol.CHUNK)])
-            self._credit -= len(piece)
-            view = view[len(piece) :]
-            self._connection.send(protocol.frame(Frame.STDIN, self._number, piece))
+        await self._out.send(data)
+
+    @property
+    def ready(self) -> bool:
+        """Something has arrived that nobody took, or the worker has ended."""
+        return bool(self._pieces) or self._over.is_set()
 
     def finish(self) -> None:
         """Nothing more is sent."""
-        if not self._over.is_set():
-            self._connection.send(protocol.frame(Frame.STDIN_EOF, self._number))
+        self._out.finish()
 
     def abandon(self, error: InfrastructureError) -> None:
         """Ends the worker because of what went wrong here."""
@@ -146,6 +139,11 @@ class TcpStream:
             first, self._first = self._first, b""
             return first
         return await self._worker.receive()
+
+    @property
+    def ready(self) -> bool:
+        """Bytes or the end have arrived, so that `receive` waits for nothing."""
+        return bool(self._first) or self._worker.ready
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Everything that arrives, until the end."""
