@@ -12,11 +12,29 @@ want slirp4netns slirp4netns
 want newuidmap uidmap
 want qemu-aarch64-static qemu-user-static
 want setpriv util-linux
+want busybox busybox-static
+want mmdebstrap mmdebstrap
+want podman podman
+# An engine that answers already is used, whoever made it; another one beside it would not be welcome.
+if [ ! -S /var/run/docker.sock ]; then
+    want dockerd docker.io
+    want iptables iptables
+fi
+want docker-registry docker-registry
+want zstd zstd
 [ -n "$(ls -d /usr/lib/postgresql/*/bin/initdb 2>/dev/null || true)" ] || needed="$needed postgresql"
 
-[ -n "$needed" ] || exit 0
+start_engine() { # tests start it too; here its first start is not in any test's time
+    sh "$(dirname "$0")/start-test-engine.sh" && python3 "$(dirname "$0")/test_images.py" || true
+}
+
+if [ -z "$needed" ]; then
+    start_engine
+    exit 0
+fi
 if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "not installed here (needs root on Debian):$needed" >&2
+    start_engine
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -28,3 +46,4 @@ fi
 apt-get update -q >/dev/null
 # shellcheck disable=SC2086
 apt-get install -q -y --no-install-recommends $needed >/dev/null
+start_engine

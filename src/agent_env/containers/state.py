@@ -1,0 +1,135 @@
+"""What became of a container, for errors: its state, its ending, the end of its log, and what runs instead."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from agent_env.containers import objects
+from agent_env.containers.engine import Engine
+from agent_env.containers.spec import HOME, ROLE, RUN, SANDBOX
+from agent_env.errors import AgentEnvError, ContainerNotRunningError, DeadlineError, InfrastructureError, NotFoundError
+from agent_env.waiting import poll
+
+_RUNNING, _PAUSED = "running", "paused"
+_ENDING = "stopped"
+"""Podman's word for one that has ended, but whose exit code it does not know yet."""
+
+
+async def started_at(engine: Engine, container_id: str) -> str:
+    """When the engine last started a container, by its own clock: tells one life of it from the next.
+
+    Raises:
+        ContainerNotRunningError: There is none with this id.
+    """
+    try:
+        found = await objects.inspect(engine, container_id)
+    except NotFoundError as error:
+        raise ContainerNotRunningError(error.message, concerns=container_id) from error
+    return _life(found)
+
+
+def _life(found: Mapping[str, Any]) -> str:
+    return str((found.get("State") or {}).get("StartedAt", ""))
+
+
+async def not_running(
+    engine: Engine,
+    container_id: str,
+    name: str,
+    *,
+    otherwise: AgentEnvError,
+    known: Mapping[str, str] | None = None,
+    ended: str | None = None,
+) -> AgentEnvError:
+    """The error that says that a container is not running, and why; `otherwise` when it runs, or when the engine does not tell.
+
+    Args:
+        engine: The engine.
+        container_id: The container.
+        name: Its name, for people.
+        otherwise: What went wrong.
+        known: The labels that it has or had. Of them, and of those that the engine tells, those of its run say which containers are named
+            beside it: of other runs nobody is told.
+        ended: The life of it (see `started_at`) of which its helper said that it ends, so that the engine knows in a moment.
+    """
+    try:
+        found = await (objects.inspect(engine, container_id) if ended is None else _ended(engine, container_id, ended))
+    except NotFoundError:
+        return await _error(engine, name, known or {}, {}, "")
+    except InfrastructureError:
+        return otherwise
+    state = found.get("State") or {}
+    if _runs(state):
+        return otherwise
+    labels = (found.get("Config") or {}).get("Labels") or {}
+    return await _error(engine, name, {**(known or {}), **labels}, state, await log_tail(engine, container_id))
+
+
+async def _ended(engine: Engine, container_id: str, life: str) -> dict[str, Any]:
+    """What the engine says once it knows that a container's life is over: stopped, or started again by somebody."""
+    said: dict[str, Any] = {}
+
+    async def over() -> bool | None:
+        nonlocal said
+        said = await objects.inspect(engine, container_id)
+        state = said.get("State") or {}
+        return True if (not _runs(state) and state.get("Status") != _ENDING) or _life(said) != life else None
+
+    with contextlib.suppress(DeadlineError):
+        await poll(over, within_seconds=engine.limits.engine_stop_seconds, what="a container's end", limits=engine.limits)
+    return said
+
+
+def _runs(state: Mapping[str, Any]) -> bool:
+    return bool(state.get("Status") == _RUNNING and state.get("Running", True))
+
+
+async def _error(engine: Engine, name: str, labels: Mapping[str, str], state: Mapping[str, Any], log: str) -> ContainerNotRunningError:
+    role = labels.get(ROLE) or name.partition("-")[0]
+    what = f"{role.capitalize()} container" if role in {"agent", "environment", "sandbox"} else "Container"
+    said = f" Its log ends with: {log}" if log else ""
+    others = await _beside(engine, labels)
+    why = _why(state)
+    if state.get("Status") == _PAUSED:
+        why = f"somebody has paused it, and nothing in it moves until `{(await engine.info()).kind} unpause {name}`"
+    return ContainerNotRunningError(f"{what} '{name}' is not running: {why}.{others}{said}", concerns=name)
+
+
+async def _beside(engine: Engine, labels: Mapping[str, str]) -> str:
+    """What runs of the same run; of the same sandbox where the run is not known; of a container that is nobody's, nothing."""
+    own = next((label for label in (RUN, SANDBOX) if labels.get(label)), None)
+    if own is None:
+        return ""
+    try:
+        return (
+            f" Running containers: {await objects.running_names(engine, {name: labels[name] for name in (HOME, own) if labels.get(name)})}."
+        )
+    except AgentEnvError:
+        return ""
+
+
+def _why(state: Mapping[str, Any]) -> str:
+    status = str(state.get("Status") or "")
+    if not status:
+        return "it was removed"
+    if status in {"exited", "dead"}:
+        memory = ", out of memory" if state.get("OOMKilled") else ""
+        error = f" ({state['Error']})" if state.get("Error") else ""
+        return f"it has exited with code {state.get('ExitCode')}{memory}{error}"
+    return f"it is {status}"
+
+
+async def log_tail(engine: Engine, container_id: str) -> str:
+    """The end of what a container's own command wrote, or nothing if the engine does not tell.
+
+    Returns:
+        At most `Limits.container_log_bytes`, as text.
+    """
+    try:
+        async with engine.asking("reading a container's log", concerns=container_id) as docker:
+            lines = await docker.containers.container(container_id).log(stdout=True, stderr=True, tail=50)
+    except AgentEnvError:
+        return ""
+    return "".join(lines).strip()[-engine.limits.container_log_bytes :]

@@ -1,0 +1,35 @@
+#!/bin/sh
+# Has a container engine answer on this machine's usual socket, for the tests. One that answers already is used as it is; otherwise, as
+# root and where it is installed, Docker's is started in the background and left running. Says why not, and ends with 1, anywhere else.
+# Only one start happens at a time, so any number of test processes may call this.
+set -eu
+
+answers() { # without a client: the engine's own answer to a ping
+    [ -S /var/run/docker.sock ] && perl -MIO::Socket::UNIX -e '
+        alarm 5;
+        my $s = IO::Socket::UNIX->new(Peer => "/var/run/docker.sock") or exit 1;
+        print $s "GET /_ping HTTP/1.0\r\n\r\n"; $s->flush;
+        exit(<$s> =~ / 200 / ? 0 : 1)' 2>/dev/null
+}
+
+answers && exit 0
+daemon=$(command -v dockerd || ls /usr/sbin/dockerd 2>/dev/null || true)
+if [ -z "$daemon" ] || [ "$(id -u)" -ne 0 ]; then
+    echo "no container engine answers, and none can be started here (needs dockerd, and root)" >&2
+    exit 1
+fi
+exec 9>/run/agent-env-test-engine.lock
+flock 9
+answers && exit 0
+log=/var/log/agent-env-test-engine.log
+# It outlives whoever started it, and holds none of their descriptors, the lock's among them.
+setsid "$daemon" </dev/null >"$log" 2>&1 9>&- &
+started=$!
+for _ in $(seq 300); do
+    answers && exit 0
+    kill -0 "$started" 2>/dev/null || break
+    sleep 0.1
+done
+echo "the container engine did not start; $log ends with:" >&2
+tail -n 5 "$log" >&2
+exit 1
