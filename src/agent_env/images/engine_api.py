@@ -1,0 +1,133 @@
+"""What this room asks of a container engine beyond its client library: streams both ways, and the status of a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from json import dumps as _dumps
+from json import loads as _loads
+from typing import Any
+
+import aiohttp
+
+from agent_env.containers import Engine
+from agent_env.errors import EngineFailedError
+
+Params = Mapping[str, str]
+
+
+class EngineAnswerError(EngineFailedError):
+    """The engine refused or failed. `status` is the HTTP status, 0 for an error amid a stream."""
+
+    def __init__(self, status: int, message: str, *, detail: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.detail = detail
+        """The code that the engine gives beside an error amid a stream, such as a command's exit code."""
+
+
+class EngineApi:
+    """Requests of one engine.
+
+    Args:
+        engine: The client, which the caller closes.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    async def ask(
+        self, method: str, path: str, *, params: Params | None = None, headers: Params | None = None, json: Any | None = None
+    ) -> Any:
+        """One answer as JSON; None for an empty one. Bounded by `engine_seconds`.
+
+        Raises:
+            EngineAnswerError: It refused.
+            EngineUnavailableError: Nobody answers.
+            TransportLostError: The connection broke.
+            DeadlineError: It did not answer in time.
+        """
+        data = _dumps(json).encode() if json is not None else None
+        sent = {**(headers or {}), **({"Content-Type": "application/json"} if data is not None else {})}
+        async with self._answer(method, path, params=params, seconds=None, headers=sent, data=data) as response:
+            text = await response.read()
+        return _loads(text) if text else None
+
+    async def events(
+        self,
+        path: str,
+        *,
+        seconds: float,
+        params: Params | None = None,
+        headers: Params | None = None,
+        data: AsyncIterator[bytes] | None = None,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """A stream of JSON lines. Closing it closes the connection, by which the engine stops what it was doing.
+
+        Raises:
+            EngineAnswerError: It refused, or says amid the stream that it failed.
+            EngineUnavailableError: Nobody answers.
+            TransportLostError: The connection broke.
+            DeadlineError: It did not end within `seconds`.
+        """
+        sent = {"Content-Type": "application/x-tar", **(headers or {})} if data is not None else dict(headers or {})
+        async with self._answer("POST", path, params=params, seconds=seconds, headers=sent, data=data) as response:
+            buffer = b""
+            async for chunk in response.content.iter_any():
+                *lines, buffer = (buffer + chunk).split(b"\n")
+                for line in filter(None, map(bytes.strip, lines)):
+                    yield _event(line)
+            if buffer.strip():
+                yield _event(buffer)
+
+    @asynccontextmanager
+    async def content(
+        self, path: str, *, seconds: float | None = None, params: Params | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer's bytes.
+
+        Raises:
+            EngineAnswerError: It refused.
+            EngineUnavailableError: Nobody answers.
+            TransportLostError: The connection broke.
+            DeadlineError: It did not end within `seconds`.
+        """
+        async with self._answer("GET", path, params=params, seconds=seconds) as response:
+            yield response.content.iter_any()
+
+    @asynccontextmanager
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None,
+        seconds: float | None,
+        headers: Params | None = None,
+        data: AsyncIterator[bytes] | bytes | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        await self.engine.ready()
+        async with (
+            self.engine.asking(f"{method} {path}", seconds=seconds) as docker,
+            docker.session.request(
+                method, self.engine.url(path), params=params, headers=headers, data=data, timeout=aiohttp.ClientTimeout()
+            ) as response,
+        ):
+            if response.status >= 400:
+                raise EngineAnswerError(response.status, _message(await response.read()))
+            yield response
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    event: dict[str, Any] = _loads(line)
+    if "error" in event or "errorDetail" in event:
+        detail = event.get("errorDetail") or {}
+        raise EngineAnswerError(0, str(detail.get("message") or event.get("error")), detail=detail.get("code"))
+    return event
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(_loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace").strip() or "no reason given"
