@@ -21,7 +21,8 @@ from typing import Any
 
 from agent_env.places import helper
 from agent_env.sandboxes import SandboxSpec
-from agent_env.sandboxes.local import probe, provider
+from agent_env.sandboxes.confined import probe
+from agent_env.sandboxes.local import provider
 
 ORDINARY = 65534
 assert concurrent.futures.thread

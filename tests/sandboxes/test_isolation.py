@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_env.clock import SystemClock
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import StorageError
-from agent_env.places import Command
+from agent_env.places import Command, Completed, Ending
 from agent_env.sandboxes import Level
-from agent_env.sandboxes.local.records import make_private
+from agent_env.sandboxes.confined.records import make_private
+from tests.busy import within
 from tests.sandboxes.people import SECRET, WAYS, World, act, open_tunnels, spec
 
 # A script for `sh`; each must print `held` and nothing of the secret. Placeholders are of the machine outside.
@@ -47,11 +53,15 @@ ATTEMPTS = {
     "gain capabilities": "grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)' /proc/self/status | grep -vq 0000000000000000 || echo held",
     "gain new privileges": "grep -q 'NoNewPrivs:.1' /proc/self/status && grep -q 'Seccomp:.2' /proc/self/status && echo held",
     "kill pid 1": "kill -9 1; kill -TERM 1; kill -STOP 1; kill -INT 1; sleep 0.05; echo held",
+    "let pid 1 wait": (
+        "renice -n 19 -p 1 2>/dev/null && echo set; ionice -c 3 -p 1 2>/dev/null && echo set; chrt -i -p 0 1 2>/dev/null && echo set; "
+        "taskset -pc 0 1 >/dev/null 2>&1 && echo set; renice -n 5 -u root >/dev/null 2>&1 && echo set; echo held"
+    ),
     "limit pid 1": "prlimit --pid 1 --nofile=1:1 2>/dev/null && echo limited || echo held",
     "read pid 1": "cat /proc/1/mem /proc/1/environ /proc/1/maps 2>/dev/null | head -c1 | grep -q . && echo read || echo held",
     "reach the host of a virtual machine": "python3 -c 'import socket; socket.socket(40, 1)' 2>/dev/null && echo opened || echo held",
     "reach an engine": "ls /var/run/docker.sock /run/docker.sock /run/podman 2>/dev/null || echo held",
-    "reach the helper's socket": "find / -xdev -type s 2>/dev/null | grep . || echo held",
+    "reach the helper's socket": "find / -xdev -path /usr -prune -o -type s -print 2>/dev/null | grep . || echo held",
     "become another user": "setpriv --reuid 1 --regid 1 --clear-groups true 2>/dev/null && echo became || echo held",
     "look at the machine's messages": "dmesg 2>/dev/null | grep -q . && echo read || echo held",
 }
@@ -112,6 +122,7 @@ def outcome(way: str) -> dict[str, Any]:
 def test_an_attempt_to_leave_the_place_fails(way: str, attempt: str) -> None:
     said = outcome(way)[attempt]
     assert said.strip().endswith("held"), said
+    assert "set\n" not in said
     assert SECRET not in said
 
 
@@ -132,6 +143,61 @@ def test_the_record_says_how_every_limit_holds(way: str) -> None:
     assert levels["processes"] is Level.HARD
     assert levels["memory"] in {Level.HARD, Level.WATCHED}
     assert outcome(way)["facts"]["network"]["how"] in {"slirp4netns", "machine"}
+
+
+SCORES = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"
+
+
+async def scores(world: World) -> tuple[bytes, bytes]:
+    sandbox = await world.provider().create(spec("local-victim"))
+    try:
+        place = await sandbox.machine()
+        before = await place.run(Command(["sh", "-c", SCORES]))
+        await place.run(Command(["sh", "-c", "echo 1000 > /proc/1/oom_score_adj"]))
+        after = await place.run(Command(["sh", "-c", SCORES]))
+        await sandbox.aclose()
+    finally:
+        await world.provider().destroy("local-victim")
+    return before.stdout, after.stdout
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_pid_1_is_made_the_kernels_first_victim_by_nobody_for_longer_than_a_command(way: str) -> None:
+    before, after = act(way, scores)
+    assert len(before.split()) == 2
+    assert after == before
+
+
+STOPPING = {
+    "once": "kill -STOP $PPID; exit 7",
+    "for ever": "parent=$PPID; (while :; do kill -STOP $parent || exit; done) & exit 7",
+    "from a daemon": 'parent=$PPID; setsid sh -c "while :; do kill -STOP $parent || exit; done" & exit 7',
+}
+
+
+async def stopped_supervisor(world: World) -> dict[str, tuple[Completed, float]]:
+    clock = SystemClock()
+    sandbox = await world.provider().create(spec("local-stops"))
+    found = {}
+    try:
+        place = await sandbox.machine()
+        for name, script in STOPPING.items():
+            begun = clock.monotonic()
+            done = await place.run(Command(["sh", "-c", script], timeout_seconds=30))
+            found[name] = done, clock.monotonic() - begun
+        await sandbox.aclose()
+    finally:
+        await world.provider().destroy("local-stops")
+    return found
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_command_that_stops_its_own_supervisor_makes_nobody_wait(way: str) -> None:
+    found = act(way, stopped_supervisor)
+    assert found["once"][0].exit_code == 7
+    for done, seconds in found.values():
+        assert done.ending in {Ending.EXITED, Ending.SIGNALLED}
+        assert seconds < within(5)
 
 
 async def two_places(world: World) -> dict[str, str]:
@@ -216,6 +282,114 @@ def test_where_the_tunnel_device_is_open_every_place_has_a_network_of_its_own(wa
     assert "tap0" in found["said"]
     assert "nameserver 10.0.2.3" in found["said"]
     assert not found["reached"]
+
+
+# It goes on only when it has told its status too, and that pipe is full for a while.
+SLOW = """#!/bin/bash
+exec {gate}> >(for n in {3..99}; do eval "exec $n>&-"; done; sleep 0.5; exec cat > /dev/null)
+head -c 65536 /dev/zero >&$gate
+exec $REAL --json-status-fd $gate "$@"
+"""
+
+
+def slow_bubblewrap() -> None:
+    """One that has told its child's number for a while before that sets up its network, as on a machine under load."""
+    open_tunnels()
+    shim = Path(tempfile.mkdtemp()) / "bwrap"
+    shim.write_text(SLOW.replace("$REAL", str(shutil.which("bwrap"))))
+    for path, mode in ((shim, 0o755), (shim.parent, 0o755)):
+        path.chmod(mode)
+    os.environ["PATH"] = f"{shim.parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="agentenv-capability-missing: bubblewrap")
+def test_a_network_of_its_own_is_given_to_a_place_however_late_bubblewrap_sets_up_its_loopback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = act("user with bubblewrap", own_network, server.getsockname()[1], prepare=slow_bubblewrap)
+    assert found["how"]["how"] == "slirp4netns"
+    assert "tap0" in found["said"]
+
+
+METADATA, ELSEWHERE = "169.254.169.254", "198.51.100.7"
+
+
+def a_machine_of_a_cloud() -> None:
+    """In a network namespace of this process alone: both addresses are this machine's, and everybody may make tunnels."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.unshare(0x40000000) == 0  # CLONE_NEWNET
+    for words in ("link set lo up", *(f"addr add {address}/32 dev lo" for address in (METADATA, ELSEWHERE))):
+        subprocess.run(["ip", *words.split()], check=True)
+    open_tunnels()
+
+
+async def reach_metadata(world: World) -> str:
+    sandbox = await world.provider(network="slirp4netns").create(spec("local-meta", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    try:
+        with socket.create_server(("", 0)) as server:
+            port = server.getsockname()[1]
+            reach = "\n".join(
+                f"try:\n  socket.create_connection(({address!r}, {port}), 2); print('reached')\nexcept OSError as error: print(error.errno)"
+                for address in (ELSEWHERE, METADATA)
+            )
+            done = await (await sandbox.machine()).run(Command(["python3", "-c", f"import socket\n{reach}"]))
+        await sandbox.aclose()
+        return done.stdout.decode() + done.stderr.decode()
+    finally:
+        await world.provider().destroy("local-meta")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
+@pytest.mark.skipif(shutil.which("ip") is None, reason="agentenv-capability-missing: iproute2")
+@pytest.mark.parametrize("way", WAYS)
+def test_where_a_cloud_tells_a_machine_its_keys_no_place_gets(way: str) -> None:
+    assert act(way, reach_metadata, prepare=a_machine_of_a_cloud).split() == ["reached", str(errno.EHOSTUNREACH)]
+
+
+METADATA_6 = ("fd00:ec2::254", "fd20:ce::254", "fe80::a9fe:a9fe")
+TRY_6 = """
+import socket
+for address in %r:
+    links = [number for number, _ in socket.if_nameindex()] if address.startswith("fe80") else [0]
+    for link in links:
+        with socket.socket(socket.AF_INET6) as client:
+            client.settimeout(2)
+            try:
+                client.connect((address, %d, 0, link)); print("reached", address, link)
+            except OSError as error:
+                print("refused", address, link, error)
+"""
+
+
+def a_machine_of_a_cloud_with_ipv6() -> None:
+    """The same with the addresses that clouds have for it in IPv6."""
+    a_machine_of_a_cloud()
+    for address in METADATA_6:
+        subprocess.run(["ip", "-6", "addr", "add", f"{address}/128", "dev", "lo", "nodad"], check=True)
+
+
+async def reach_metadata_6(world: World) -> str:
+    sandbox = await world.provider(network="slirp4netns").create(spec("local-meta6", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    try:
+        with socket.create_server(("::", 0), family=socket.AF_INET6) as server:
+            port = server.getsockname()[1]
+            with socket.socket(socket.AF_INET6) as here:
+                here.connect((METADATA_6[0], port))  # this machine reaches it
+            done = await (await sandbox.machine()).run(Command(["python3", "-c", TRY_6 % (METADATA_6, port)]))
+        await sandbox.aclose()
+        return done.stdout.decode() + done.stderr.decode()
+    finally:
+        await world.provider().destroy("local-meta6")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
+@pytest.mark.skipif(shutil.which("ip") is None, reason="agentenv-capability-missing: iproute2")
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="agentenv-capability-missing: ipv6")
+@pytest.mark.parametrize("way", WAYS)
+def test_where_a_cloud_tells_a_machine_its_keys_by_ipv6_no_place_gets(way: str) -> None:
+    said = act(way, reach_metadata_6, prepare=a_machine_of_a_cloud_with_ipv6)
+    assert said.count("refused") >= len(METADATA_6), said
+    assert "reached" not in said
 
 
 OPENED = "cp /bin/sh /shell && chmod 6755 /shell && chmod 777 / && echo opened"

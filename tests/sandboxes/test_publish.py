@@ -12,7 +12,7 @@ import pytest
 
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command, Completed
-from agent_env.sandboxes.local import publish
+from agent_env.sandboxes.confined import publish
 from agent_env.waiting import poll
 from tests.sandboxes.people import World, spec, world
 

@@ -14,7 +14,7 @@ from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import PlaceLostError, UnsupportedError, UserError
 from agent_env.places import Command, Ending, Upload
 from agent_env.sandboxes import Level, names, provider
-from agent_env.sandboxes.local.processes import marked
+from agent_env.sandboxes.confined.processes import marked
 from tests.sandboxes.people import spec
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command
-from agent_env.sandboxes.local import probe
+from agent_env.sandboxes.confined import probe
+from agent_env.sandboxes.local.examine import examine
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.trial import trial
 from tests.sandboxes.people import SECRET, WAYS, World, act, spec, world
@@ -142,14 +143,19 @@ def test_the_interpreter_of_the_machine_counts_only_when_it_is_new_enough_and_be
 
 
 def test_doctor_is_told_every_part_with_a_hint_for_what_is_missing() -> None:
-    findings = probe.examine()
+    findings = examine()
     assert {finding.name for finding in findings} >= {"user", "user namespaces", "bubblewrap", "outbound network", "control groups"}
     assert all(finding.detail for finding in findings)
     nothing = probe.Machine(is_root=False, user_namespaces="user.max_user_namespaces is 0", slirp_problem="slirp4netns is not installed")
-    missing = {finding.name: finding for finding in probe.findings(nothing)}
+    engine = probe.Finding("container engine", False, "no engine answers", "start Docker")
+    missing = {finding.name: finding for finding in probe.findings(nothing, engine)}
     assert not missing["confined places"].ok
     assert "--unsafe-host" in missing["confined places"].hint
+    assert "start Docker" in missing["confined places"].hint
     assert "slirp4netns" in missing["outbound network"].hint
+    assert "its sockets' names" in missing["outbound network"].hint
+    helped = {finding.name: finding for finding in probe.findings(nothing, probe.Finding("container engine", True, "an engine"))}
+    assert helped["confined places"].ok
 
 
 async def tried(world: World) -> probe.Finding:

@@ -1,11 +1,29 @@
-"""What every provider must do, as checks that any provider can run against itself.
+"""What every provider must do, as cases that any provider is run against: `agent-env provider check NAME`, or in a test of its own:
 
-A check is named as a sentence and raises `AssertionError` when the sentence does not hold:
-
-    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-    def test_my_provider(check): asyncio.run(check(lambda: MyProvider(...)))
+def test_it_conforms(provider_case):      # pytest --agent-env-provider NAME
+    provider_case()
 """
 
-from agent_env.sandboxes.conformance.checks import CHECKS, Check, MakeProvider
+from typing import TYPE_CHECKING
 
-__all__ = ["CHECKS", "Check", "MakeProvider"]
+from agent_env.lazy import names_of
+
+if TYPE_CHECKING:
+    from agent_env.sandboxes.conformance.bench import Bench, MakeProvider, Subject
+    from agent_env.sandboxes.conformance.case import Case, Result, Verdict, chosen
+    from agent_env.sandboxes.conformance.cases import CASES
+    from agent_env.sandboxes.conformance.running import judge, run_cases
+    from agent_env.sandboxes.conformance.subject import subject_of
+
+__all__ = ["CASES", "Bench", "Case", "MakeProvider", "Result", "Subject", "Verdict", "chosen", "judge", "run_cases", "subject_of"]
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "bench": ["Bench", "MakeProvider", "Subject"],
+        "case": ["Case", "Result", "Verdict", "chosen"],
+        "cases": ["CASES"],
+        "running": ["judge", "run_cases"],
+        "subject": ["subject_of"],
+    },
+)

@@ -1,130 +1,126 @@
-"""The provider `local`: sandboxes on this machine, confined, without a container engine."""
+"""The provider `local`: sandboxes on this machine, confined without a container engine where that can be, else in a container of one."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import os
-import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-from agent_env.clock import SystemClock
-from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.documents.network import NetworkMode, NetworkPolicy
-from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError, UserError
+from agent_env import host, keeper
+from agent_env.documents.network import NetworkMode
+from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError
+from agent_env.keeper.wiring import relay_token
 from agent_env.places import Shape
 from agent_env.places.helper import binary_path
+from agent_env.sandboxes.confined import limits as control
+from agent_env.sandboxes.confined import link
+from agent_env.sandboxes.confined.confining import Confining, weak
+from agent_env.sandboxes.confined.launch import Started
+from agent_env.sandboxes.confined.making import confine, first_facts, make, own_options
+from agent_env.sandboxes.confined.network import SLIRP, Network, choose, why_shared
+from agent_env.sandboxes.confined.publish import write_port_map
+from agent_env.sandboxes.confined.records import CONTAINER, LOG, Facts, labels_file, new_work_dir, work_dirs
+from agent_env.sandboxes.confined.sandbox import info_of
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
-from agent_env.sandboxes.local import limits as control
-from agent_env.sandboxes.local import link, removal
-from agent_env.sandboxes.local.launch import Plan, Started, start
-from agent_env.sandboxes.local.probe import Machine, survey
-from agent_env.sandboxes.local.processes import MARKER, Identity, boot_id
-from agent_env.sandboxes.local.publish import publish, write_port_map
-from agent_env.sandboxes.local.records import (
-    Facts,
-    Records,
-    labels_file,
-    make_private,
-    new_work_dir,
-    read_labels,
-    work_dirs,
-    work_root,
-)
-from agent_env.sandboxes.local.sandbox import LocalSandbox, Settling, gone, info_of
-from agent_env.sandboxes.local.view import HELPER_INSIDE, Network, View, write_sudo
-from agent_env.waiting import deadline, poll, shielded
+from agent_env.sandboxes.local.container_machine import MachineContainers
+from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_info
+from agent_env.sandboxes.local.containers import Containers, marker_of
+from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines, record_of
+from agent_env.sandboxes.local.options import Options
+from agent_env.sandboxes.local.sandbox import LocalSandbox
+from agent_env.sandboxes.local.view import View, write_sudo
+from agent_env.stores.installation import home_of
+from agent_env.waiting import shielded
 
-_FIRST_PRIVATE_ID = 1_000_000_000
-_IDS_EACH = 65_536
-_RANGES = 16_000
-_BACKLOG = 64
-_SLIRP_SOCKET = "slirp.sock"
-_LOG = "helper.log"
-_SPARE_PROCESSES = 16
-"""What the helper itself may need beside the commands."""
+if TYPE_CHECKING:
+    from agent_env.images import BuildRequest, OnProgress
+
+SANDBOX, HOME = "agentenv.sandbox", "agentenv.home"
+AnyContainers = TypeVar("AnyContainers", bound=Containers)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What configuration may say about the provider."""
-
-    confiner: str = "auto"
-    """`auto`, `bwrap` or `helper`."""
-    network: str = "auto"
-    """`auto` uses slirp4netns where it works; `machine` shares this machine's network; `slirp4netns` refuses to."""
-
-    @classmethod
-    def parse(cls, options: Mapping[str, object]) -> Options:
-        """Reads the table `[sandbox.providers.local.config]`.
-
-        Raises:
-            UserError: An unknown option or value.
-        """
-        accepted = {"confiner": ("auto", "bwrap", "helper"), "network": ("auto", "slirp4netns", "machine")}
-        for name, value in options.items():
-            if name not in accepted:
-                raise UserError(f"the provider 'local' has no option {name!r}", hint=f"it has {', '.join(accepted)}")
-            if value not in accepted[name]:
-                raise UserError(f"option {name!r} of the provider 'local' can't be {value!r}", hint=f"one of {', '.join(accepted[name])}")
-        return cls(**{name: str(value) for name, value in options.items()})
-
-
-class LocalProvider:
+class LocalProvider(Confining):
     """Makes, finds and removes confined machine places on this machine."""
 
     name = "local"
 
-    def __init__(
-        self,
-        state_root: Path,
-        *,
-        limits: Limits = DEFAULT_LIMITS,
-        options: Mapping[str, object] | None = None,
-        environ: Mapping[str, str] | None = None,
-        machine: Machine | None = None,
-    ) -> None:
-        self._records = Records(state_root)
-        self._limits = limits
-        self._options = Options.parse(options or {})
-        self._environ = dict(os.environ if environ is None else environ)
-        self._known_machine = machine
-        self._clock = SystemClock()
+    options_type = Options
+    _options: Options
+    _no_engine: str | None = None
 
-    @property
-    def machine(self) -> Machine:
-        """What this machine can do, looked at once."""
-        if self._known_machine is None:
-            self._known_machine = survey()
-        return self._known_machine
+    @cached_property
+    def _engines(self) -> Engines:
+        return Engines(self._environ, self._limits)
+
+    @cached_property
+    def _containers(self) -> Containers:
+        return self._on_engine(Containers)
+
+    @cached_property
+    def _machines(self) -> MachineContainers:
+        return self._on_engine(partial(MachineContainers, image=self._options.machine_image))
+
+    def _on_engine(self, kind: Callable[..., AnyContainers]) -> AnyContainers:
+        roots = self._state_root, self._records, self._engines, self._limits, lambda: self._work_root
+        return kind(*roots, self._environ, self._keyring, self._options.allow_private)
 
     async def capabilities(self) -> Capabilities:
         """What it can do here."""
+        self._no_engine = await self._engines.problem()
+        if self._in_container() and self._no_engine is None:
+            return await self._machines.capabilities()
         return Capabilities(
             shape=Shape.MACHINE_BACKED,
-            egress=frozenset({NetworkMode.NONE, NetworkMode.ALLOW_ALL}),
+            egress=frozenset(NetworkMode),
             limits=self._levels(),
+            containers=self._no_engine is None,
             publish=True,
-            notes=self._notes(),
+            own_network=not why_shared(self._options.network, self.machine),
+            notes=[*self._notes(), *([f"no containers: {self._no_engine}"] if self._no_engine else [])],
         )
 
     def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:
         """Why this spec can't be made here."""
         found = []
-        if spec.mode != "vm":
-            found.append(f"the provider {self.name!r} runs no containers, so sandbox_mode {spec.mode!r} needs another")
-        mode = _effective(spec.network)
+        if spec.mode not in capabilities.modes:
+            why = f" ({self._no_engine}; {NO_ENGINE_HINT})" if self._no_engine else ""
+            found.append(f"the provider {self.name!r} runs no containers here, so sandbox_mode {spec.mode!r} needs another{why}")
+        mode = spec.network_mode
         if mode not in capabilities.egress:
             able = ", ".join(sorted(capabilities.egress))
             found.append(f"the provider {self.name!r} can't hold a network policy of mode {mode.value!r}; it can do {able}")
-        if not self._can_confine():
-            found.append(_NO_CONFINEMENT)
+        if spec.network is not None and mode is NetworkMode.ALLOWLIST:
+            found += keeper.policy_problems(spec.network.allow_hosts, spec.network.allow_cidrs)
+        if spec.mode != "container" and (why_not := self._no_machine()):
+            found.append(why_not)
         return found
 
-    async def create(self, spec: SandboxSpec) -> LocalSandbox:
+    def away(self, spec: SandboxSpec) -> InfrastructureError | None:
+        """The container engine, where this spec needs one and it does not answer now. See `contract.MayBeAway`."""
+        needed = spec.mode == "container" or self._options.isolation == "container" or not self._can_confine()
+        return self._engines.away if needed else None
+
+    def remember(self, of: str, secrets: Mapping[str, str]) -> None:
+        """What a container has to be told again should somebody start it again. See `contract.TakesSecrets`."""
+        self._engines.told[of] = secrets
+
+    async def prepare_image(self, name: str, tell: OnProgress) -> None:
+        """Has an image present before a sandbox is made of it. See `contract.PreparesImages`."""
+        await self._containers.prepare_image(name, tell)
+
+    async def build_image(self, request: BuildRequest, tell: OnProgress) -> None:
+        """Builds an image that will run beside a machine. See `contract.BuildsImages`."""
+        await self._containers.build_image(request, tell)
+
+    async def sweep(self) -> None:
+        """Removes what its sandboxes share and none uses any more. See `contract.Sweeps`."""
+        await self._containers.sweep()
+
+    async def create(self, spec: SandboxSpec) -> LocalSandbox | ContainerSandbox:
         """Makes the sandbox; a failure or a cancellation leaves nothing behind.
 
         Raises:
@@ -135,38 +131,28 @@ class LocalProvider:
         """
         reasons = self.problems(spec, await self.capabilities())
         if reasons:
-            raise UnsupportedError("; ".join(reasons), concerns=spec.sandbox_id, hint=_UNSAFE_HINT if _NO_CONFINEMENT in reasons else None)
+            raise self.away(spec) or UnsupportedError(
+                "; ".join(reasons), concerns=spec.sandbox_id, hint=_UNSAFE_HINT if self._no_machine() in reasons else None
+            )
+        undone = partial(self._life.undo, self.destroy)
+        if spec.mode == "container" or self._in_container():
+            return await (self._containers if spec.mode == "container" else self._machines).create(spec, undone)
+        spec = control.bounded(self.machine, spec)
         facts = self._first_facts(spec)
         self._records.open(facts)
-        waits: dict[str, int] = {}
-        log = self._records.folder(spec.sandbox_id) / _LOG
         async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(self._undo, spec.sandbox_id)
-            undo.callback(lambda: Settling(waits, log).close())
-            work = asyncio.to_thread(self._make, facts, spec, waits)
+            undo.push_async_callback(undone, spec.sandbox_id)
+            work = asyncio.to_thread(make, facts, spec, self.machine, self._records, partial(self._start, facts, spec))
             facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
             if spec.ports:
-                facts = await self._publish(facts, spec.ports, Settling(waits, log))
-            sandbox = await self._handle(facts, spec.epoch, spec.token, waits)
+                facts = await self._life.publish(facts, spec, self._records.folder(spec.sandbox_id) / LOG)
+                await asyncio.to_thread(write_port_map, Path(facts.work_dir), {int(served): port for served, port in facts.ports.items()})
+            await self._life.relay(facts)
+            sandbox = await self._handle(facts, spec.epoch, spec.token)
             undo.pop_all()
             return sandbox
 
-    async def _publish(self, facts: Facts, ports: Sequence[int], settling: Settling) -> Facts:
-        """Ports of a place that shares this machine's network are this machine's; without a network there are none to publish."""
-        published = {served: served for served in ports} if facts.network["how"] == "machine" else {}
-        if facts.network["how"] == "slirp4netns":
-            await settling.wait(self._limits.connect_seconds)
-            published = await publish(self._records.folder(facts.sandbox_id) / _SLIRP_SOCKET, ports, limits=self._limits)
-        await asyncio.to_thread(write_port_map, Path(facts.work_dir), published)
-        facts = replace(facts, ports={str(served): port for served, port in published.items()})
-        self._records.write(facts)
-        return facts
-
-    async def _undo(self, sandbox_id: str) -> None:
-        with contextlib.suppress(InfrastructureError):  # the first error is the one to tell; `gc` finds what is left
-            await shielded(self.destroy(sandbox_id), seconds=self._limits.teardown_seconds, what="removing the sandbox")
-
-    async def attach(self, sandbox_id: str, *, epoch: int, token: str) -> LocalSandbox:
+    async def attach(self, sandbox_id: str, *, epoch: int, token: str) -> LocalSandbox | ContainerSandbox:
         """A handle on an existing sandbox.
 
         Raises:
@@ -176,12 +162,16 @@ class LocalProvider:
         facts = self._records.read(sandbox_id)
         if facts is None:
             known = next(work_dirs(self._work_root, sandbox_id), None)
+            if known is not None and marker_of(known[1]) is not None:
+                return await self._containers.adopt(sandbox_id, known[1], epoch=epoch, token=token)
             hint = f"its folder {known[1]} is still there; `agent-env gc` removes it" if known else None
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} on this machine", concerns=sandbox_id, hint=hint)
-        lost = gone(facts, self._records.events(sandbox_id))
-        if lost is not None:
-            raise lost
-        return await self._handle(facts, epoch, token, {})
+        if facts.confiner == CONTAINER:
+            family = self._containers if facts.machine_image is None else self._machines
+            return await family.attach(facts, epoch=epoch, token=token)
+        await self._life.check(facts)
+        await self._life.relay(facts)
+        return await self._handle(facts, epoch, token)
 
     async def destroy(self, sandbox_id: str) -> bool:
         """Removes it whole. Idempotent; of an id that this state root and work root don't know, nothing is touched.
@@ -191,38 +181,34 @@ class LocalProvider:
         """
         facts = self._records.read(sandbox_id)
         folders = [path for _, path in work_dirs(self._work_root, sandbox_id)]
-        if facts is None and not folders:
-            return False
-        facts = facts or Facts(sandbox_id, "", boot=boot_id())
-        async with deadline(self._limits.teardown_seconds, f"removing sandbox {sandbox_id}"):
-            await asyncio.to_thread(removal.stop, facts, limits=self._limits)
-            await self._remove_groups(facts)
-            await asyncio.to_thread(self._remove_folders, facts, folders)
-        return True
+        in_engine = await self._containers.remove(sandbox_id, facts, folders)
+        return await self._life.remove(sandbox_id) or in_engine
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """Every sandbox that carries these labels, also half-made ones and those whose record is lost."""
-        seen = set()
-        for sandbox_id in [*self._records.ids()]:
-            facts = self._records.read(sandbox_id)
-            if facts is None:
+        in_engine = {info.sandbox_id: info async for info in self._containers.list(labels)}
+        for facts in self._life.recorded(labels):
+            of_engine = in_engine.get(facts.sandbox_id)
+            alive = of_engine is not None and of_engine.alive
+            yield container_info(facts, alive=alive) if facts.confiner == CONTAINER else info_of(facts)
+        known = {*self._records.ids()}
+        for sandbox_id, info in in_engine.items():
+            if sandbox_id not in known:
+                yield info
+        for sandbox_id, path, found in self._life.unrecorded():
+            if sandbox_id in in_engine:
                 continue
-            seen.add(sandbox_id)
-            if labels.items() <= dict(facts.labels).items():
-                yield info_of(facts)
-        for sandbox_id, path in [*work_dirs(self._work_root)]:
-            found = read_labels(path)
-            if sandbox_id not in seen and found and labels.items() <= dict(found).items():
+            if found and labels.items() <= dict(found).items():
                 yield SandboxInfo(sandbox_id, found, alive=False, facts={"work_dir": str(path)})
+            elif not found and labels == {SANDBOX: sandbox_id} and marker_of(path) is not None:
+                # Made elsewhere, and asked for by its very id: the marker in our own folder says that it is ours to go on with.
+                yield SandboxInfo(sandbox_id, {SANDBOX: sandbox_id, HOME: home_of(self._state_root)}, alive=True)
 
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Lets go of container engines."""
+        await self._engines.aclose()
 
     # What the machine gives
-
-    @property
-    def _work_root(self) -> Path:
-        return work_root(self._environ, self._records.root.with_name("work"))
 
     def _can_confine(self) -> bool:
         match self._options.confiner:
@@ -231,6 +217,22 @@ class LocalProvider:
             case "helper":
                 return self.machine.is_root or not self.machine.user_namespaces
         return self.machine.can_confine
+
+    def _in_container(self) -> bool:
+        """A container plays the machine: by configuration, or where nothing can be confined and an engine answers."""
+        if self._options.isolation == "auto":
+            return not self._can_confine() and self._no_engine is None
+        return self._options.isolation == "container"
+
+    def _no_machine(self) -> str:
+        """Why there is no machine place here; empty when there is."""
+        if self._options.isolation == "container":
+            return f"isolation is 'container' by configuration, and {self._no_engine}" if self._no_engine else ""
+        if self._can_confine() or self._in_container():
+            return ""
+        return (
+            _NO_CONFINEMENT if host.IS_LINUX else f"{self.machine.user_namespaces}, and {self._no_engine or 'isolation is by namespaces'}"
+        )
 
     def _levels(self) -> dict[str, Level]:
         return control.levels(self.machine)
@@ -241,74 +243,22 @@ class LocalProvider:
             return None
         return self.machine.bwrap
 
-    def _network(self, policy: NetworkPolicy | None) -> Network:
-        if _effective(policy) is NetworkMode.NONE:
-            return Network("none", "none")
-        if self._options.network != "machine" and self.machine.slirp is not None:
-            return Network("allow_all", "slirp4netns")
-        if self._options.network == "slirp4netns":
-            raise UnsupportedError(
-                f"slirp4netns is demanded by configuration: {self.machine.slirp_problem}", hint="apt install slirp4netns"
-            )
-        return Network("allow_all", "machine")
-
     def _notes(self) -> Sequence[str]:
         notes = []
-        if self._options.network == "machine" or self.machine.slirp is None:
-            why = self.machine.slirp_problem or "by configuration"
+        if why := why_shared(self._options.network, self.machine):
             notes.append(
-                f"places that may use the network use this machine's own, with its loopback ({why}); slirp4netns would separate them"
+                f"places that may use the network use this machine's own, with its loopback and abstract sockets ({why}); "
+                "slirp4netns would separate them"
             )
-        levels = self._levels()
-        weak = [
-            f"{name} is {'watched' if level is Level.WATCHED else 'not limited'}"
-            for name, level in levels.items()
-            if level is not Level.HARD
-        ]
-        return [*notes, *weak]
+        return [*notes, *weak(self._levels())]
 
     # Making
 
     def _first_facts(self, spec: SandboxSpec) -> Facts:
-        network = self._network(spec.network)
-        policy = spec.network or NetworkPolicy()
-        private = self.machine.is_root and self._bwrap() is None
-        maker = Identity.of(os.getpid())
-        return Facts(
-            sandbox_id=spec.sandbox_id,
-            work_dir=str(new_work_dir(self._work_root, spec.sandbox_id)),
-            labels=dict(spec.labels),
-            boot=boot_id(),
-            maker=maker.dump() if maker else {},
-            confiner="bwrap" if self._bwrap() else "helper",
-            cgroups=tuple(str(group.folder) for group in control.groups(self.machine, spec, self._records.home)),
-            base_uid=_private_range(spec.sandbox_id) if private else None,
-            network={
-                "mode": network.mode,
-                "how": network.how,
-                "demanded": spec.network is not None,
-                "policy": policy.model_dump(mode="json"),
-            },
-            levels={name: level.value for name, level in self._levels().items()},
-            limits={"memory": spec.memory_bytes, "processes": spec.processes, "cpu": spec.cpu, "disk": spec.disk_bytes},
-            ttl_seconds=spec.ttl_seconds,
-            notes=tuple(self._notes()),
-        )
-
-    def _make(self, facts: Facts, spec: SandboxSpec, waits: dict[str, int]) -> Facts:
-        """In a worker thread: the folder, the groups, the processes, the record. Fills `waits`, also if it fails later."""
-        work_dir = Path(facts.work_dir)
-        try:
-            make_private(work_dir.parent)
-            work_dir.mkdir(mode=0o700)
-            groups = [control.make(group) for group in control.groups(self.machine, spec, self._records.home)]
-            started = self._start(facts, spec, groups)
-        except OSError as error:
-            raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
-        waits.update(started.waits)
-        running = replace(facts, phase="running", first=started.first.dump(), guardian=started.guardian.dump())
-        self._records.write(running)
-        return running
+        network = choose(spec.network_mode, self._options.network, self.machine)
+        work_dir, bubblewrapped = new_work_dir(self._work_root, spec.sandbox_id), self._bwrap() is not None
+        home, notes = self._records.home, self._notes()
+        return first_facts(spec, work_dir, network, self.machine, home=home, notes=notes, bubblewrapped=bubblewrapped)
 
     def _start(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path]) -> Started:
         """Fills the folder and starts the place in it."""
@@ -319,102 +269,51 @@ class LocalProvider:
             sandbox_id=spec.sandbox_id,
             network=Network(str(facts.network["mode"]), str(facts.network["how"])),
             environ=self._environ,
-            extra=spec.env,
+            extra={**spec.env, **spec.secrets},
             helper=binary_path(),
             sudo=write_sudo(self._records.tools()),
             marks=dict([labels_file(spec.sandbox_id, spec.labels)]),
             base_uid=facts.base_uid,
         )
         view.build()
-        limited = facts.levels["processes"] == Level.HARD
-        with listening(folder / "helper.sock") as listener, link.config(spec, view.environment(), limited=limited) as config:
-            plan = Plan(
-                helper=view.helper,
-                own=self._own_options(facts, spec, groups, folder),
-                view=view.arguments(),
-                payload=link.payload(HELPER_INSIDE, listener.fileno(), config),
-                environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: spec.sandbox_id},
-                log=folder / _LOG,
-                keep=(listener.fileno(), config),
-                network=facts.network["how"] == "slirp4netns",
-                limited=bool(groups),
-            )
-            return start(plan, seconds=self._limits.deploy_seconds)
-
-    def _own_options(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path], folder: Path) -> Sequence[str]:
-        words = ["--events", str(folder / "events")]
+        told = link.config(
+            spec,
+            view.environment(),
+            counted=facts.levels["processes"] == Level.HARD,
+            limited=bool(groups),
+            network_seconds=self._limits.connect_seconds if facts.network["how"] == SLIRP else 0.0,
+            starter=control.takes_threads(groups),
+            relay_token=relay_token(self._state_root, spec.sandbox_id),
+        )
         bwrap = self._bwrap()
-        for group in groups:
-            words += ["--cgroup", str(group)]
-        if facts.base_uid is not None:
-            for option in ("--uid-map", "--gid-map"):
-                words += [option, "0", str(facts.base_uid), str(_IDS_EACH)]
-        if spec.processes and facts.levels["processes"] == Level.HARD:
-            words += ["--processes", str(spec.processes + _SPARE_PROCESSES)]
-        if spec.memory_bytes and facts.levels["memory"] == Level.WATCHED:
-            words += ["--watch-memory", str(spec.memory_bytes)]
-        if spec.disk_bytes:
-            words += ["--file-size", str(spec.disk_bytes), "--watch-disk", str(spec.disk_bytes), facts.work_dir]
-        if facts.network["how"] == "slirp4netns":
-            words += ["--slirp", str(self.machine.slirp)]
-            words += ["--slirp-api", str(folder / _SLIRP_SOCKET)] if spec.ports else []
-        return [*words, *(["--bwrap", bwrap] if bwrap else [])]
+        own = own_options(facts, spec, self.machine, groups, folder) + (["--bwrap", bwrap] if bwrap else [])
+        with view.files() as files:
+            view_words, lend, seconds = view.arguments(files), tuple(files.values()), self._limits.deploy_seconds
+            return confine(spec.sandbox_id, folder, told, own=own, view=view_words, log=folder / LOG, lend=lend, seconds=seconds)
 
-    async def _handle(self, facts: Facts, epoch: int, token: str, waits: dict[str, int]) -> LocalSandbox:
-        folder = self._records.folder(facts.sandbox_id)
-        connection = await link.connect(folder / "helper.sock", sandbox_id=facts.sandbox_id, epoch=epoch, token=token, limits=self._limits)
-        return LocalSandbox(facts, self._records, connection, settling=Settling(waits, folder / _LOG), limits=self._limits)
+    async def _handle(self, facts: Facts, epoch: int, token: str) -> LocalSandbox:
+        connection, watch = await self._life.reach(facts, epoch=epoch, token=token)
+        folder, beside = self._records.folder(facts.sandbox_id), partial(self._beside, facts.sandbox_id, epoch, token)
+        return LocalSandbox(facts, folder, connection, limits=self._limits, watch=watch, lead=self._life.lead, beside=beside)
 
-    # Removing
-
-    async def _remove_groups(self, facts: Facts) -> None:
-        async def removed() -> bool | None:
-            return None if control.remove(facts.cgroups) else True
-
-        if control.remove(facts.cgroups):
-            await poll(
-                removed, within_seconds=self._limits.cleanup_seconds, what="emptying the sandbox's control groups", limits=self._limits
-            )
-
-    def _remove_folders(self, facts: Facts, folders: Sequence[Path]) -> None:
-        until = self._clock.monotonic() + self._limits.teardown_seconds
-        recorded = Path(facts.work_dir) if facts.work_dir else None
-        if recorded is not None and recorded.name.startswith(f"agent-env-{facts.sandbox_id}-"):
-            folders = [*folders, recorded]
-        for folder in dict.fromkeys(folders):
-            removal.remove_tree(folder, until=until)
-        removal.remove_state(self._records.folder(facts.sandbox_id))
+    async def _beside(self, sandbox_id: str, epoch: int, token: str) -> Family:
+        """The containers beside a machine. That there may be some is written down before there are."""
+        facts = self._records.read(sandbox_id)
+        if facts is None:
+            raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} on this machine", concerns=sandbox_id)
+        if not facts.engine:
+            why = await self._engines.problem()
+            if why is not None:
+                raise UnsupportedError(f"sandbox {sandbox_id} has no container engine beside it: {why}", hint=NO_ENGINE_HINT)
+            facts = replace(facts, engine=record_of(self._engines.client()))
+            await asyncio.to_thread(self._records.write, facts)
+        return self._containers.beside(facts, epoch=epoch, token=token)
 
 
 _NO_CONFINEMENT = "this machine can confine nothing: its users may not make user namespaces, and bubblewrap is not installed"
 _UNSAFE_HINT = (
-    "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), or install bubblewrap; "
-    "--unsafe-host runs without a sandbox, on a machine you can lose"
+    "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), install bubblewrap, or start a container engine, a "
+    "container of which then plays the machine; --unsafe-host runs without a sandbox, on a machine you can lose"
+    if host.IS_LINUX
+    else f"{NO_ENGINE_HINT}: a container of it then plays the machine"
 )
-
-
-def _effective(policy: NetworkPolicy | None) -> NetworkMode:
-    """What a policy comes to: none given allows everything, and an allow-list without entries denies everything."""
-    if policy is None:
-        return NetworkMode.ALLOW_ALL
-    empty = policy.mode is NetworkMode.ALLOWLIST and not (policy.allow_hosts or policy.allow_cidrs)
-    return NetworkMode.NONE if empty else policy.mode
-
-
-def _private_range(sandbox_id: str) -> int:
-    number = int.from_bytes(hashlib.sha256(sandbox_id.encode()).digest()[:8], "big")
-    return _FIRST_PRIVATE_ID + number % _RANGES * _IDS_EACH
-
-
-@contextlib.contextmanager
-def listening(path: Path) -> Iterator[socket.socket]:
-    """A socket at a path of any length: it is named through its folder's descriptor."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        listener.listen(_BACKLOG)
-        yield listener
-    finally:
-        listener.close()
-        os.close(folder)

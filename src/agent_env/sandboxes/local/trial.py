@@ -10,8 +10,8 @@ from agent_env.clock import SystemClock
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import AgentEnvError
 from agent_env.places import Command
+from agent_env.sandboxes.confined.probe import Finding
 from agent_env.sandboxes.contract import SandboxSpec
-from agent_env.sandboxes.local.probe import Finding
 from agent_env.sandboxes.local.provider import LocalProvider
 
 

@@ -11,18 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agent_env import host
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.network import NetworkMode
 from agent_env.errors import InfrastructureError
 from agent_env.places import Shape
 from agent_env.places.helper import binary_path
+from agent_env.sandboxes.confined import limits as control
+from agent_env.sandboxes.confined import link
+from agent_env.sandboxes.confined.descriptors import in_memory
+from agent_env.sandboxes.confined.launch import Started
+from agent_env.sandboxes.confined.making import listening
+from agent_env.sandboxes.confined.processes import MARKER, Identity
+from agent_env.sandboxes.confined.records import HELPER_SOCKET, HOST, LOG, Facts, labels_file
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxSpec
-from agent_env.sandboxes.local import limits as control
-from agent_env.sandboxes.local import link
-from agent_env.sandboxes.local.launch import Started
-from agent_env.sandboxes.local.processes import MARKER, Identity
-from agent_env.sandboxes.local.provider import LocalProvider, listening
-from agent_env.sandboxes.local.records import HOST, Facts, labels_file
+from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.view import host_environment
 
 WARNING = "NOT A SANDBOX: commands run on this machine as this user and can read, change and delete whatever it can"
@@ -47,12 +50,17 @@ class UnsafeHostProvider(LocalProvider):
 
     def problems(self, spec: SandboxSpec, capabilities: Capabilities) -> Sequence[str]:
         """Why this spec can't be made here."""
-        return [*([] if self._permitted else [_NOT_PERMITTED]), *super().problems(spec, capabilities)]
+        elsewhere = [] if host.IS_LINUX else [f"the provider {self.name!r} needs Linux; this is {host.system_name()}"]
+        return [*([] if self._permitted else [_NOT_PERMITTED]), *elsewhere, *super().problems(spec, capabilities)]
 
     async def capabilities(self) -> Capabilities:
         """What it can do here, loudly."""
         return Capabilities(
-            shape=Shape.MACHINE_BACKED, egress=frozenset({NetworkMode.ALLOW_ALL}), limits=self._levels(), notes=[WARNING, *self._notes()]
+            shape=Shape.MACHINE_BACKED,
+            egress=frozenset({NetworkMode.ALLOW_ALL}),
+            limits=self._levels(),
+            own_network=False,
+            notes=[WARNING, *self._notes()],
         )
 
     def _can_confine(self) -> bool:
@@ -65,7 +73,8 @@ class UnsafeHostProvider(LocalProvider):
         return [f"{name} is not limited" for name, level in self._levels().items() if level is Level.NONE]
 
     def _first_facts(self, spec: SandboxSpec) -> Facts:
-        return replace(super()._first_facts(spec), confiner=HOST, base_uid=None, notes=(WARNING, *self._notes()))
+        levels = {name: level.value for name, level in self._levels().items()}
+        return replace(super()._first_facts(spec), confiner=HOST, base_uid=None, levels=levels, notes=(WARNING, *self._notes()))
 
     def _start(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path]) -> Started:
         folder = self._records.folder(spec.sandbox_id)
@@ -73,11 +82,11 @@ class UnsafeHostProvider(LocalProvider):
         name, text = labels_file(spec.sandbox_id, spec.labels)
         (work_dir / name).parent.mkdir()
         (work_dir / name).write_text(text)
-        environment = host_environment(self._environ, work_dir, spec.sandbox_id) | dict(spec.env)
+        environment = host_environment(self._environ, work_dir, spec.sandbox_id) | {**spec.env, **spec.secrets}
         with (
-            listening(folder / "helper.sock") as listener,
-            link.config(spec, environment, cwd=work_dir) as config,
-            (folder / "helper.log").open("ab") as log,
+            listening(folder / HELPER_SOCKET) as listener,
+            in_memory(link.config(spec, environment, cwd=work_dir).encode()) as config,
+            (folder / LOG).open("ab") as log,
         ):
             process = subprocess.Popen(
                 link.payload(str(binary_path()), listener.fileno(), config),
@@ -91,7 +100,7 @@ class UnsafeHostProvider(LocalProvider):
             )
         first = Identity.of(process.pid)
         if first is None:
-            raise InfrastructureError("the helper ended at once", concerns=spec.sandbox_id, hint=f"see {folder / 'helper.log'}")
+            raise InfrastructureError("the helper ended at once", concerns=spec.sandbox_id, hint=f"see {folder / LOG}")
         for group in groups:
             group.write_text(str(process.pid))
         return Started(first, first)

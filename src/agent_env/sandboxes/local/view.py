@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
+from agent_env.keeper.wiring import proxy_environment
 from agent_env.places.endpoint import is_local
-from agent_env.sandboxes.local.probe import Machine
-from agent_env.sandboxes.local.processes import MARKER
+from agent_env.sandboxes.confined.descriptors import in_memory
+from agent_env.sandboxes.confined.making import HELPER_INSIDE
+from agent_env.sandboxes.confined.network import Network, network_files
+from agent_env.sandboxes.confined.probe import Machine
+from agent_env.sandboxes.confined.processes import MARKER
 
-HELPER_INSIDE = "/.agentenv/helper"
 PYTHON_INSIDE = "/opt/python"
-SLIRP_RESOLVER = "10.0.2.3"
 SUDO_INSIDE = "/.agentenv/bin/sudo"
+_NOTHING = "nothing"
+"""An empty file: no place has libraries that are loaded into every program."""
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 # Every call here is paid by every sandbox, so there is no more than programs expect.
@@ -35,15 +40,16 @@ _FOLDERS = (
     "opt",
     "var",
     "var/lib",
-    "etc",
     *_OPEN_FOLDERS,
 )
 
-_FILES: Mapping[str, str] = {
-    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
-    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
-    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+_ETC: Mapping[str, str] = {
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "/etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
+
+_MEMORY_FOLDER_BYTES = str(8 << 20)
 
 # Public parts of the machine's /etc that programs below /usr need in order to start, to speak TLS and to tell the time.
 _SHARED_ETC = (
@@ -109,21 +115,6 @@ exec "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
-    """How a place reaches the outside."""
-
-    mode: str
-    """`none` or `allow_all`."""
-    how: str
-    """`none`, `slirp4netns`, or `machine`: this machine's own network, shared."""
-
-    @property
-    def own_namespace(self) -> bool:
-        """The place has interfaces of its own."""
-        return self.how != "machine"
-
-
 @dataclass(frozen=True)
 class View:
     """A place's root and environment, to be made in `work_dir`."""
@@ -140,7 +131,7 @@ class View:
     sudo: Path
     """The program that is shown as `sudo`; see `write_sudo`."""
     marks: Mapping[str, str] = field(default_factory=dict)
-    """Further files: name below the root → content."""
+    """Files in the work folder itself: name below the root → content."""
     base_uid: int | None = None
 
     def build(self) -> None:
@@ -149,37 +140,60 @@ class View:
         Raises:
             OSError: It can't be written.
         """
-        files = {**_FILES, **self._network_files(), **self.marks}
-        copies = self._copied_certificates()
-        folders = [*_FOLDERS, *(["etc/agentenv"] if copies else [])]
         root = os.open(self.work_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            for name in folders:
+            for name in _FOLDERS:
                 os.mkdir(name, 0o755, dir_fd=root)
             for name in _OPEN_FOLDERS:
                 os.chmod(name, 0o1777, dir_fd=root)
-            for name, text in files.items():
+            for name, text in self.marks.items():
                 _write(name, text.encode(), root)
-            for name, source in copies.items():
-                _write(name, source.read_bytes(), root)
             if self.base_uid is not None:
-                for name in (".", *folders, *files):
+                for name in (".", *_FOLDERS, *self.marks):
                     os.chown(name, self.base_uid, self.base_uid, dir_fd=root)
         finally:
             os.close(root)
 
-    def arguments(self) -> list[str]:
-        """The namespaces and mounts, in the spelling of bubblewrap."""
+    @contextmanager
+    def files(self) -> Iterator[dict[str, int]]:
+        """The files of the place's own /etc: path inside → readable descriptor of its content, open until the context ends.
+
+        They live in memory, as /etc does: there are many, they are small, and making them on a disk is most of what a place costs.
+        """
+        contents = {path: text.encode() for path, text in {**_ETC, **network_files(self.network, self.sandbox_id)}.items()}
+        contents |= {path: source.read_bytes() for path, source in self._copied_certificates().items()}
+        with ExitStack() as stack:
+            yield {path: stack.enter_context(in_memory(content)) for path, content in contents.items()}
+
+    def arguments(self, files: Mapping[str, int]) -> list[str]:
+        """The namespaces and mounts, in the spelling of bubblewrap, with the descriptors of `files`."""
         words = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "cgroup-try")]
         words += ["--uid", "0", "--gid", "0", "--as-pid-1"]
         words += ["--unshare-net"] if self.network.own_namespace else []
-        words += ["--hostname", self.sandbox_id[:64], "--bind", str(self.work_dir), "/", *_machine_mounts()]
+        words += [
+            "--hostname",
+            self.sandbox_id[:64],
+            "--bind",
+            str(self.work_dir),
+            "/",
+            "--size",
+            _MEMORY_FOLDER_BYTES,
+            "--tmpfs",
+            "/etc",
+            "--size",
+            _MEMORY_FOLDER_BYTES,
+            "--tmpfs",
+            "/.agentenv",
+        ]
+        for path, descriptor in files.items():
+            words += ["--perms", "0644", "--file", str(descriptor), path]
+        words += _machine_mounts()
         if self.machine.python is not None:
             words += ["--ro-bind", str(self.machine.python), PYTHON_INSIDE]
             if any((self.machine.python / "lib").glob("libpython*.so.*")):
                 # A shared library of its own is looked for where the interpreter was built to stand, else the machine's is taken.
                 words += ["--ro-bind", str(self.machine.python), str(self.machine.python)]
-        words += ["--ro-bind", str(self.sudo), SUDO_INSIDE]
+        words += ["--ro-bind", str(self.sudo), SUDO_INSIDE, "--ro-bind", str(self.sudo.with_name(_NOTHING)), "/etc/ld.so.preload"]
         if Path("/usr/bin/sudo").exists():
             words += ["--ro-bind", str(self.sudo), "/usr/bin/sudo"]
         words += ["--proc", "/proc", "--dev", "/dev", "--ro-bind", str(self.helper), HELPER_INSIDE, "--chdir", "/app"]
@@ -194,28 +208,9 @@ class View:
         # The one user can't give files away, which is what tar, as root, would try.
         made["TAR_OPTIONS"] = "--no-same-owner"
         if self.network.mode != "none":
-            made |= self._proxies() | {name: inside for name, _, inside in self._certificates}
+            made |= proxy_environment() if self.network.how == "keeper" else self._proxies()
+            made |= {name: inside for name, _, inside in self._certificates}
         return made | dict(self.extra) | {MARKER: self.sandbox_id}
-
-    def _network_files(self) -> dict[str, str]:
-        name = self.sandbox_id[:64]
-        return {
-            "etc/hostname": f"{name}\n",
-            "etc/hosts": f"127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 {name}\n",
-            "etc/resolv.conf": self._resolver(),
-        }
-
-    def _resolver(self) -> str:
-        if self.network.how == "none":
-            return ""
-        try:
-            lines = Path("/etc/resolv.conf").read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        if self.network.how == "machine":
-            return "".join(f"{line}\n" for line in lines)
-        kept = [line for line in lines if line.split()[:1] in (["search"], ["options"])]
-        return "".join(f"{line}\n" for line in [f"nameserver {SLIRP_RESOLVER}", *kept])
 
     def _proxies(self) -> dict[str, str]:
         found = {}
@@ -241,7 +236,7 @@ class View:
     def _copied_certificates(self) -> Mapping[str, Path]:
         if self.network.mode == "none":
             return {}
-        return {inside.lstrip("/"): source for _, source, inside in self._certificates if source is not None}
+        return {inside: source for _, source, inside in self._certificates if source is not None}
 
 
 @cache
@@ -250,10 +245,9 @@ def _machine_mounts() -> tuple[str, ...]:
     words = ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/") / name
-        if path.is_symlink():
-            words += ["--symlink", str(path.readlink()), str(path)]
-        elif path.is_dir():
-            words += ["--ro-bind", str(path), str(path)]
+        if path.is_dir():
+            # A mount also where the machine has a link: a link could be replaced, and with it the loader of every later program.
+            words += ["--ro-bind", str(path.resolve()), str(path)]
     for name in _SHARED_ETC:
         path = Path(name)
         if path.is_symlink() and path.resolve().is_relative_to("/usr") and path.exists():
@@ -264,12 +258,13 @@ def _machine_mounts() -> tuple[str, ...]:
 
 
 def write_sudo(folder: Path) -> Path:
-    """The `sudo` of every place: one file of the installation, replaced when its text changes.
+    """The `sudo` of every place: one file of the installation, replaced when its text changes. Beside it stands an empty file.
 
     Raises:
         OSError: It can't be written.
     """
     path = folder / f"sudo-{hashlib.sha256(SUDO.encode()).hexdigest()[:16]}"
+    path.with_name(_NOTHING).touch()
     if not path.exists():
         fresh = path.with_name(f".sudo-{os.getpid()}-{os.urandom(4).hex()}")
         fresh.write_text(SUDO)
