@@ -1,0 +1,197 @@
+"""A gateway environment on a provider whose sandboxes are containers: a sandbox each, and ways between their loopbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agent_env.documents.records import DeployedEnvironment, DeployedPart
+from agent_env.environments.contract import DOOR, DeployPlan, Held, Making, SandboxWanted, ServerPlan
+from agent_env.environments.credentials import gateway_key, key_sandbox
+from agent_env.environments.faults import EnvironmentUnreachableError, NotAdvertisedError
+from agent_env.environments.images import gateway_source, name_of
+from agent_env.environments.live import RecordedEnvironment
+from agent_env.environments.providers.gateway_parts import LOCAL_POSTGRES, Standing, gateway_name, gateway_variables, server_variables
+from agent_env.environments.readiness import alive, listening
+from agent_env.environments.records import GATEWAY
+from agent_env.errors import EngineFailedError, InfrastructureError, PortTakenError, UnsupportedError
+from agent_env.places import Place, Shape
+from agent_env.places.endpoint import LOOPBACK
+from agent_env.places.ports import candidates, is_free
+from agent_env.waiting import together
+
+if TYPE_CHECKING:
+    from agent_env.artifacts.image_artifacts import ImageSource
+
+AGENT_DOOR = 18768
+"""Of a gateway that is alone in its sandbox: there the well-known port is the control door's, for scripts that run beside it."""
+_FIRST_SERVER = 18800
+"""Ports of the gateway's own loopback that lead to its servers."""
+
+
+async def deploy_apart(plan: DeployPlan, making: Making) -> Standing:
+    """Makes everything. What it had made when it fails is the caller's to remove.
+
+    Raises:
+        UnsupportedError: The environment needs what stands beside a machine alone.
+    """
+    needs = [
+        *(["websites"] if plan.websites else []),
+        *(["a database"] if plan.options.env_state_type == LOCAL_POSTGRES or plan.database else []),
+        *(["the database's inspection tools"] if plan.options.inspection else []),
+    ]
+    if needs:
+        raise UnsupportedError(
+            f"environment {plan.env_id!r} has {' and '.join(needs)}, which stand beside a machine, and the sandboxes of "
+            f"{making.sandbox_provider!r} are containers",
+            concerns=plan.env_id,
+            hint="deploy it with 'local'",
+        )
+    own_network = (await making.capabilities()).own_network
+    return await _Apart(plan, making, own_network).stand()
+
+
+@dataclass
+class _Apart:
+    plan: DeployPlan
+    making: Making
+    own_network: bool
+    parts: dict[str, DeployedPart] = field(default_factory=dict)
+    with_card: set[str] = field(default_factory=set)
+    sandbox_type: str = ""
+    ports: Iterator[int] = field(default_factory=lambda: filter(is_free, candidates()))
+
+    async def stand(self) -> Standing:
+        plan = self.plan
+        image = await gateway_source(plan, self.making)
+        await together(self._server(server) for server in plan.servers)
+        own, place = await self._gateway(image)
+        parts = {server.name: self.parts[server.name] for server in plan.servers}
+        return Standing(own, place, self.sandbox_type, {**parts, GATEWAY: own}, self.with_card)
+
+    def _port(self, wanted: int) -> int:
+        """A port inside a sandbox: the well-known one where it has ports of its own, else whatever is free on this machine."""
+        return wanted if self.own_network else next(self.ports)
+
+    # servers
+
+    async def _server(self, server: ServerPlan) -> None:
+        making, port = self.making, self._port(DOOR)
+        wanted = SandboxWanted(
+            server.name,
+            mode="container",
+            image=server.image,
+            ports=(port,),
+            env=server_variables(server, port, database=False),
+            kept=self.plan.options.secrets,
+        )
+        making.tell(f"starting {server.name}")
+        held = await making.sandbox(wanted, self.plan)
+        place = await held.sandbox.machine()
+        self.sandbox_type = held.provider.name
+        self.parts[server.name] = DeployedPart(
+            kind="mcp_server",
+            name=server.name,
+            sandbox_id=held.sandbox.info.sandbox_id,
+            container_name=server.name,
+            port=port,
+            host_port=_published(held, port),
+            image=name_of(server.image),
+        )
+        await listening(place, port, what=server.name, seconds=making.limits.environment_ready_seconds, limits=making.limits)
+        if await self._has_card(server.name):
+            self.with_card.add(server.name)
+
+    async def _has_card(self, name: str) -> bool:
+        part = self.parts[name]
+        record = DeployedEnvironment(
+            env_id=self.plan.env_id,
+            env_version=self.plan.env_version,
+            env_provider_type="gateway",
+            sandbox_id=part.sandbox_id,
+            sandbox_type=self.sandbox_type,
+            parts={name: part},
+        )
+        live = RecordedEnvironment(record, self.making, shape=Shape.CONTAINER_SHAPED)
+        try:
+            await live.client(name).raw_card()
+        except NotAdvertisedError:
+            return False
+        except EnvironmentUnreachableError:
+            await alive(await live.place(name))
+            raise
+        finally:
+            await live.aclose()
+        return True
+
+    # the gateway
+
+    async def _gateway(self, image: ImageSource) -> tuple[DeployedPart, Place]:
+        from agent_env.gateway.config import KEY_VARIABLE
+
+        making, plan = self.making, self.plan
+        agents, control = self._port(AGENT_DOOR), self._port(DOOR)
+        ways = self._ways()
+        servers: list[Mapping[str, object]] = [{"name": name, "url": f"http://{LOOPBACK}:{port}"} for name, (port, _) in ways.items()]
+        wanted = SandboxWanted(
+            GATEWAY,
+            mode="container",
+            image=image,
+            ports=(agents,),
+            env=gateway_variables(
+                plan,
+                gateway_name(plan),
+                servers,
+                agent_door=f"0.0.0.0:{agents}",
+                control_door=f"{LOOPBACK}:{control}",
+                clock_url=f"http://{LOOPBACK}:{agents}/clock/time",
+            ),
+            secrets={KEY_VARIABLE: gateway_key(making, key_sandbox(self.parts))},
+        )
+        making.tell("starting the gateway")
+        held = await making.sandbox(wanted, plan)
+        sandbox_id = held.sandbox.info.sandbox_id
+        part = DeployedPart(
+            kind="gateway",
+            name=GATEWAY,
+            sandbox_id=sandbox_id,
+            container_name=GATEWAY,
+            port=agents,
+            host_port=_published(held, agents),
+            control_port=control,
+            image=name_of(image),
+        )
+        if self.own_network:
+            await making.lead(sandbox_id, dict(ways.values()))
+            for name in ways:
+                await making.lead(self.parts[name].sandbox_id, {agents: int(part.host_port or agents)})
+        at = await self._answering(sandbox_id, control)
+        return part.model_copy(update={"control_host_port": at}), await held.sandbox.machine()
+
+    def _ways(self) -> Mapping[str, tuple[int, int]]:
+        """Server → port of the gateway's own loopback, and port of this machine's that it leads to."""
+        found = {}
+        for number, server in enumerate(self.plan.servers):
+            at = int(self.parts[server.name].host_port or 0)
+            found[server.name] = (_FIRST_SERVER + number if self.own_network else at, at)
+        return found
+
+    async def _answering(self, sandbox_id: str, control: int) -> int:
+        """A port of this machine's loopback that leads to the control door."""
+        if not self.own_network:
+            return control
+        for at in filter(is_free, candidates(self.making.limits.port_attempts)):
+            try:
+                await self.making.answer(sandbox_id, {control: at})
+            except PortTakenError:
+                continue
+            return at
+        raise EngineFailedError("no free port of this machine is left for the gateway's control door", concerns=GATEWAY)
+
+
+def _published(held: Held, port: int) -> int:
+    published = held.sandbox.published
+    if port not in published.tunnels:
+        raise InfrastructureError(f"sandbox {held.sandbox.info.sandbox_id} does not publish port {port}")
+    return published.host_ports.get(port, port)
