@@ -1,0 +1,70 @@
+"""Agents that are put where something is already: onto a machine, into a container, beside a machine; and another provider."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent_steps.conftest import SCRIPTED, Operator
+
+pytestmark = pytest.mark.timeout(900)
+
+TINY = Path(__file__).parent / "tiny"
+BOX = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+
+
+def ask(name: str, text: str = "hello") -> dict[str, Any]:
+    return {"id": f"ask-{name}", "type": "prompt_agent", "agent_name": name, "prompt": text}
+
+
+def looks(name: str, command: str) -> dict[str, Any]:
+    criteria = [{"type": "bash_cmd_succeeds", "criterion": command, "bash_cmd": command}]
+    return {"id": f"v-{name}", "type": "verify_sandbox", "agent_name": name, "verifier_id": name, "base_dir": "/", "criteria": criteria}
+
+
+def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their_steps_act_there(user: Operator) -> None:
+    told = json.dumps([{"shell": "hostname"}, {"say": "{last}"}])
+    on_box, tiny = {"sandbox_name": "box"}, {"a2a_agent_id": "tiny"}
+    steps = [
+        BOX,
+        {"id": "job", "type": "run_docker_container", **on_box, "container_name": "job", "image": "python:3.12-slim",
+         "command_override": "sleep 1000"},
+        {"id": "a", "type": "install_agent", **on_box, **tiny, "agent_name": "a", "workspace_dir": "/app"},
+        {"id": "b", "type": "install_agent", **on_box, **tiny, "agent_name": "b", "workspace_dir": "/srv", "container_name": "job"},
+        {"id": "c", "type": "deploy_agent", "sandbox_name": "box", "a2a_agent_id": SCRIPTED, "agent_name": "c"},
+        ask("a"), ask("b"), ask("c", told),
+        looks("a", "test ! -f /.dockerenv && test -d /tmp/install-agent-a"),
+        looks("b", "test -f /.dockerenv && test -d /tmp/install-agent-b"),
+        looks("c", "test -f /.dockerenv && test -d /workspace"),
+        {"id": "down", "type": "teardown_sandboxes", "agent_names": ["a", "b", "c"]},
+        {**looks("a", "true"), "id": "still", "verifier_id": "still"},
+    ]  # fmt: skip
+    folder = user.bundle("b", t=steps)
+    shutil.copytree(TINY, folder / "agents/tiny", ignore=shutil.ignore_patterns("__pycache__"))
+    (run,) = user.scores(folder)
+    assert (run["status"], run["scores"]) == ("completed", {"a": 1.0, "b": 1.0, "c": 1.0, "still": 1.0}), run["error"]
+    context = user.told(run["run_id"])
+    agents, answers = context["agents"], {each["agent_name"]: each["response"] for each in context["prompt_responses"]}
+    assert answers["a"].split()[0] == answers["b"].split()[0] == "hello"
+    assert answers["a"].endswith(" /app")
+    assert answers["b"].endswith(" /srv")
+    assert answers["b"].split()[1] == agents["b"]["container_id"][:12]
+    assert answers["c"] == agents["c"]["container_id"][:12]
+    assert (agents["a"]["on_host"], agents["a"]["installed_container"], agents["a"]["placement"]) == (True, None, "on_machine")
+    assert (agents["b"]["on_host"], agents["b"]["installed_container"], agents["b"]["placement"]) == (False, "job", "in_container")
+
+
+@pytest.mark.slow
+def test_an_agent_runs_in_a_container_without_an_engine(user: Operator) -> None:
+    steps = [
+        {"id": "agent", "type": "deploy_agent", "a2a_agent_id": SCRIPTED, "agent_name": "solver", "sandbox_type": "rootfs"},
+        ask("solver", json.dumps([{"shell": "id -u"}, {"say": "{last}"}])),
+        looks("solver", "test -d /workspace"),
+    ]
+    (run,) = user.scores(user.bundle("b", t=steps))
+    assert (run["status"], run["scores"]) == ("completed", {"solver": 1.0}), run["error"]
+    assert user.told(run["run_id"])["prompt_responses"][0]["response"] == "10001"

@@ -1,0 +1,113 @@
+"""Finding an agent and speaking to it, whichever generation it is of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from agent_env_sdk.agent.scripted import Scripted
+from agent_env_sdk.wire.agent_extensions import AGENT_CONFIG, SNAPSHOT, TRAJECTORY
+from agent_env_sdk.wire.trajectory import MessageEvent
+
+from agent_env.agents import trajectories
+from agent_env.agents.contract import End
+from agent_env.agents.faults import AgentFailedError, AgentNotAdvertisedError
+from agent_env.agents.normalise import events_of
+from tests.agents.servers import NOW, OLD, Plain, client_of, outgoing, script, served, turn
+
+
+async def _done(server: Plain, task_id: str) -> AsyncIterator[dict[str, Any] | None]:
+    yield server.update(task_id, "completed", "done", final=True)
+
+
+@pytest.mark.parametrize("paths", [(OLD,), (NOW,), (NOW, OLD)], ids=["older path", "current path", "both"])
+def test_a2_06_a_card_is_found_at_either_path(paths: tuple[str, ...]) -> None:
+    async def go() -> None:
+        async with Plain(paths=paths, on_stream=_done).here() as client:
+            assert (await client.card()).name == "plain"
+            assert (await turn(client, outgoing())).text == "done"
+
+    asyncio.run(go())
+
+
+def test_a2_06_an_agent_without_a_card_is_told_with_the_paths_that_were_tried() -> None:
+    async def go() -> None:
+        async with Plain(paths=()).here() as client:
+            with pytest.raises(AgentFailedError, match=rf"tried {NOW} \(404\), {OLD} \(404\)"):
+                await client.card()
+            assert (await turn(client, outgoing())).error_code == "no_card"
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3.0"])
+def test_a2_06_each_generation_is_spoken_as_the_card_says(version: str) -> None:
+    async def go() -> None:
+        async with served(Scripted()) as client:
+            card = await client.card()
+            assert card.supported_interfaces is not None
+            only = [each for each in card.supported_interfaces if each.protocol_version == version]
+            client._card = card.model_copy(update={"supported_interfaces": only, "url": None})
+            found = await turn(client, outgoing(script({"progress": "half"}, {"say": "done"})))
+            assert (found.end, found.text, found.context_id) == (End.COMPLETED, "done", "context-1")
+            assert found.task_id is not None
+            assert (await client.task(found.task_id)).id == found.task_id
+
+    asyncio.run(go())
+
+
+def test_a2_01_a_card_that_names_an_address_nobody_can_reach_is_used_under_the_one_where_it_was_found() -> None:
+    async def go() -> None:
+        strange = "http://0.0.0.0:9/a2a"
+        more = {"url": strange, "additionalInterfaces": [{"url": "http://agent.internal:1/a2a", "transport": "JSONRPC"}]}
+        async with Plain(card=more, on_stream=_done).here() as client:
+            assert (await turn(client, outgoing())).text == "done"
+
+    asyncio.run(go())
+
+
+def test_an_agent_with_a_token_lets_in_who_has_it_and_its_refusal_repeats_nothing() -> None:
+    async def go() -> None:
+        async with served(Scripted(), token="sesame") as client:
+            assert (await turn(client, outgoing(script({"say": "in"})))).text == "in"
+            async with client_of(client.base, token="guess") as stranger:
+                found = await turn(stranger, outgoing("a secret word"))
+                assert (found.end, found.error_code) == (End.FAILED, "unauthorized")
+                assert "secret" not in str(found.error_message)
+                assert "guess" not in str(found.error_message)
+
+    asyncio.run(go())
+
+
+def test_an_extension_is_called_where_the_card_says_and_refused_where_it_has_none() -> None:
+    async def go() -> None:
+        async with served(Scripted()) as client:
+            await client.invoke(AGENT_CONFIG, "set", {"description": "new"})
+            assert (await client.card(refresh=True)).description == "new"
+            with pytest.raises(AgentNotAdvertisedError):
+                await client.invoke(SNAPSHOT, "save", {})
+            with pytest.raises(AgentFailedError, match="invalid_params"):
+                await client.invoke(AGENT_CONFIG, "set", {"no_such_setting": "canary"})
+
+    asyncio.run(go())
+
+
+def test_a_trajectory_is_read_in_pages_and_kept_as_it_is(tmp_path: Any) -> None:
+    async def go() -> None:
+        async with served(Scripted()) as client:
+            notes = [{"record": {"type": "note", "number": number}} for number in range(2500)]
+            found = await turn(client, outgoing(script(*notes, {"say": "done"})))
+            assert found.task_id is not None
+            keeping = trajectories.Keeping(client, tmp_path / "events.jsonl")
+            await keeping.rest(found.task_id)
+            native = keeping.events(limit_bytes=10 << 20)
+            assert native is not None
+            assert [event["number"] for event in native if event["type"] == "note"] == list(range(2500))
+            events = events_of(native, keeping.format)
+            assert events is not None
+            assert [event.text for event in events if isinstance(event, MessageEvent)][-1] == "done"
+            assert await client.supports(TRAJECTORY, "get")
+
+    asyncio.run(go())
