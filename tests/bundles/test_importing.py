@@ -139,3 +139,39 @@ def test_a_new_bundle_has_no_problems_and_overwrites_nothing(stores: Stores, tmp
     assert plan.bundle.id_root == "@local/my-bundle"
     with pytest.raises(UsageError, match="not empty"):
         new_bundle(tmp_path / "my bundle!")
+
+
+def load_of(stores: Stores, id: str) -> None:
+    steps = [{"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}]
+    steps += [{"id": "load", "type": "load_artifact", "sandbox_name": "box", "artifact_id": id, "destination_path": "/app"}]
+    stores.documents.put("tasks", "hostile", "task", {"steps": steps})
+
+
+@pytest.mark.parametrize("name", ["../out.txt", "a/../../../out.txt", "/tmp/out.txt", "..", "a\0b", "a//b", "./a", "x" * 300])
+def test_fi07_a_stored_name_that_leads_out_is_refused_and_nothing_is_written(stores: Stores, tmp_path: Path, home: Path, name: str) -> None:
+    """Stores may be shared: whoever wrote a document must not choose where its importer's files go."""
+    stores.artifacts.put_universe("good", {"a.txt": b"1"})
+    facts = stores.artifacts.get("good").body["files"]["a.txt"]
+    stores.documents.put("artifacts", "evil", "file_artifact_universe", {"files": {name: facts, "fine": facts, f"{name}/../more": facts}})
+    load_of(stores, "evil")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ProblemsError) as error:
+        import_task(tmp_path / "into", stores, task_id="hostile")
+    assert len(error.value.problems) == 2
+    assert all(problem.file == "evil" for problem in error.value.problems)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "/tmp/out", "..", "a\0b"])
+def test_fi07_a_stored_skill_whose_name_leads_out_is_refused(stores: Stores, tmp_path: Path, home: Path, name: str) -> None:
+    skill = b"---\nname: good\ndescription: x\n---\n"
+    stores.artifacts.put_skill("good", {"SKILL.md": skill})
+    body = stores.artifacts.get("good").body
+    stores.documents.put(
+        "artifacts", "evil", "skill", {**{k: v for k, v in body.items() if k not in {"id", "version"}}, "skill_name": name}
+    )
+    load_of(stores, "evil")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ProblemsError, match="can't be a folder"):
+        import_task(tmp_path / "into", stores, task_id="hostile")
+    assert sorted(tmp_path.rglob("*")) == before

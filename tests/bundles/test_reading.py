@@ -266,3 +266,80 @@ def test_whatever_a_file_says_ends_in_problems_or_not_at_all(file: str, text: st
     (root / file).write_bytes(text.encode("utf-8", "surrogatepass"))
     reading = read_bundle(root, environ={"HOME": str(root.parent)})
     assert all(problem.file for problem in reading.problems)
+
+
+def test_a_folder_that_is_no_bundle_says_what_one_is_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/out").symlink_to("/")
+    (tmp_path / "etc/broken").symlink_to("nowhere")
+    with pytest.raises(ProblemsError) as error:
+        read_bundle(tmp_path / "etc")
+    (problem,) = error.value.problems
+    assert "is not a bundle: it holds none of the folders" in problem.message
+    assert "tasks/<name>.json" in (problem.hint or "")
+
+
+def test_a_folder_beside_a_bundle_is_led_to_it(tmp_path: Path) -> None:
+    write(tmp_path / "all/b", {"tasks/t.json": [], "artifacts/a/sub/f": "x"})
+    for part in ("tasks", "artifacts/a", "artifacts/a/sub"):
+        with pytest.raises(ProblemsError, match=f"part of the bundle '{tmp_path}/all/b'"):
+            read_bundle(tmp_path / "all/b" / part)
+    with pytest.raises(ProblemsError, match=f"holds bundles: '{tmp_path}/all/b'"):
+        read_bundle(tmp_path / "all")
+    (tmp_path / "all/c/Tasks").mkdir(parents=True)
+    assert any("another spelling" in problem.message for problem in read_bundle(tmp_path / "all/c").problems)
+
+
+@pytest.mark.parametrize(
+    ("written", "hint"),
+    [
+        ("input", "did you mean 'inputs'"),
+        ("artifacts/inputs", "did you mean 'inputs'"),
+        ("artifacts/inpust", "did you mean 'inputs'"),
+        ("inputs/one.txt", "did you mean 'inputs'"),
+        ("one.txt", "a file of 'inputs'"),
+        ("something/else", "this bundle has inputs"),
+    ],
+)
+def test_a_name_of_the_bundle_that_is_nearly_right_is_hinted_at(tmp_path: Path, stores: Stores, written: str, hint: str) -> None:
+    steps = [BOX, {**LOAD, "artifact_id": written}, CHECK]
+    with pytest.raises(ProblemsError) as error:
+        plan_folder(write(tmp_path / "b", {**GOOD, "tasks/good.json": steps}), stores)
+    (problem,) = error.value.problems
+    assert (problem.file, problem.path) == ("tasks/good.json", "$[1].artifact_id")
+    assert hint in (problem.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("readme", "said"),
+    [
+        ("# b\n\nCounts words.\n", "Counts words."),
+        ("# Words\n\nMore.\n", "Words"),
+        ("# b\n", "b"),
+        ("# b\n\n## b\n\n[![x](y)]\ntext", "text"),
+    ],
+)
+def test_a_heading_that_only_repeats_the_name_is_no_description(tmp_path: Path, readme: str, said: str | None) -> None:
+    assert parse_bundle(write(tmp_path / "b", {**GOOD, "README.md": readme})).description == said
+
+
+UNKNOWN = {
+    "bundle.toml": ('colour = "red"\n[defaults]\nflavour = "x"', {"$.colour", "$.defaults.flavour"}),
+    "aliases.toml": ("[colours]\nx = 1", {"$.colours"}),
+    "evals/e.toml": ('tasks = ["good"]\ncolour = 1', {"$.colour"}),
+    "artifacts/inputs/artifact.toml": ("colour = 1", {"$.colour"}),
+    "envs/mail/env.toml": ('image = { ref = "docker.io/x:1" }\ncolour = 1', {"$.colour"}),
+    "agents/a/agent.toml": ('image = { ref = "docker.io/x:1" }\n[metadata]\ncolour = 1', {"$.metadata.colour"}),
+    "skills/s/SKILL.md": ("---\nname: s\ndescription: d\ncolour: 1\n---\n", {"$.colour"}),
+}
+
+
+@pytest.mark.parametrize("file", UNKNOWN)
+def test_an_unknown_key_is_warned_about_in_every_document_and_refused_when_strict(tmp_path: Path, file: str) -> None:
+    text, paths = UNKNOWN[file]
+    root = write(tmp_path / "b", {**GOOD, file: text})
+    warnings = [warning for warning in parse_bundle(root).warnings if warning.file == file]
+    assert {warning.path for warning in warnings} == paths
+    with pytest.raises(ProblemsError) as error:
+        parse_bundle(root, strict=True)
+    assert {problem.path for problem in error.value.problems} == paths

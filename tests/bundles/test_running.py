@@ -26,9 +26,8 @@ from agent_env.bundles import (
     find_bundle,
     new_bundle,
     run_bundle,
-    run_report,
 )
-from agent_env.bundles.report import is_acceptable, run_line, summary_lines
+from agent_env.bundles.report import summary_lines
 from agent_env.config import Config, load_config
 from agent_env.engine import Engine, Event
 from agent_env.engine.opening import open_engine
@@ -134,30 +133,30 @@ def test_the_references_hello_layout_runs_unmodified(tmp_path: Path, config: Con
     assert [(task.task, task.outcome.status, dict(task.outcome.scores)) for task in call.runs] == [
         ("tasks/hello.json", "completed", {"hello": 1.0})
     ]
-    assert call.passed
-    assert run_line(call.runs[0]).startswith("tasks/hello.json v1: passed (hello: 1), ")
+    assert call.verdict().passed
+    assert (call.runs[0].result.task, call.runs[0].result.word, call.runs[0].result.version) == ("tasks/hello.json", "passed", 1)
     assert {"run_started", "step_done", "run_finished"} <= {event.kind for event in observer.events}
-    report = run_report(call)
+    report = call.verdict().to_json()
     assert json.loads(json.dumps(report)) == report
     assert set(report) == {"runs", "passed"}
     assert set(report["runs"][0]) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
 
 
 def test_the_shipped_hello_runs_by_its_name(config: Config) -> None:
-    assert run(config, "hello").passed
+    assert run(config, "hello").verdict().passed
 
 
 def test_a_new_bundle_runs_and_passes(tmp_path: Path, config: Config) -> None:
     new_bundle(tmp_path / "first")
-    assert run(config, tmp_path / "first").passed
+    assert run(config, tmp_path / "first").verdict().passed
 
 
 def test_cl01_a_score_below_one_is_completed_and_not_passed(tmp_path: Path, config: Config) -> None:
     call = run(config, write(tmp_path / "hello", {**HELLO, "artifacts/greeting/check.sh": "exit 1\n"}))
-    assert (call.completed, call.passed) == (True, False)
-    assert call.mean is not None
-    assert is_acceptable(call)
-    assert not is_acceptable(call, fail_under=1.0)
+    assert (call.verdict().completed, call.verdict().passed) == (True, False)
+    assert call.verdict().mean is not None
+    assert call.verdict().ok
+    assert not call.verdict(1.0).ok
 
 
 def test_attempts_and_seeds_are_runs_of_one_group(tmp_path: Path, config: Config) -> None:
@@ -199,7 +198,7 @@ def test_f15_an_interrupted_call_is_resumed_and_finished_runs_are_not_repeated(t
     second = Recording()
     call = run(config, root, second, resume=True, concurrency=2)
     assert len(call.runs) == 5
-    assert call.passed
+    assert call.verdict().passed
     assert {task.outcome.run_id for task in call.runs if task.reused} == set(finished)
     assert not set(finished) & set(second.started)
     third = run(config, root, resume=True)
@@ -226,8 +225,8 @@ def test_f15_a_task_may_be_named_like_the_artifact_that_it_loads(tmp_path: Path,
     again = run(config, root, resume=True)
     assert len(again.runs) == 2
     assert not any(task.reused for task in again.runs)
-    assert again.passed
-    assert run(config, root, tasks=["inputs"]).passed
+    assert again.verdict().passed
+    assert run(config, root, tasks=["inputs"]).verdict().passed
 
 
 def test_a_run_of_another_content_is_not_resumed(tmp_path: Path, config: Config) -> None:
@@ -249,7 +248,7 @@ def test_tp12_a_call_does_not_depend_on_the_current_folder(tmp_path: Path, confi
 def test_a_default_sandbox_of_the_bundle_fills_what_steps_leave_open_tp02(tmp_path: Path, config: Config) -> None:
     steps = [{key: value for key, value in REFERENCE_HELLO[0].items() if key != "sandbox_type"}, *REFERENCE_HELLO[1:]]
     root = write(tmp_path / "bundle", {**GOOD, **HELLO, "tasks/hello.json": steps, "bundle.toml": '[defaults]\nsandbox = "nowhere"'})
-    assert run(config, root, tasks=["good"]).completed
+    assert run(config, root, tasks=["good"]).verdict().completed
     with pytest.raises(ProblemsError, match="nowhere") as raised:
         run(config, root, tasks=["hello", "good"])
     assert [(problem.file, problem.path) for problem in raised.value.problems] == [("tasks/hello.json", "$[0]")]
@@ -257,13 +256,13 @@ def test_a_default_sandbox_of_the_bundle_fills_what_steps_leave_open_tp02(tmp_pa
 
 def test_a_deploy_that_no_provider_can_make_is_refused_before_anything_runs(tmp_path: Path, config: Config) -> None:
     many = {f"tasks/t{number}.json": [{**BOX, "sandbox_type": "nowhere,local"}] for number in range(3)}
-    root = write(tmp_path / "bundle", {**HELLO, **many, "tasks/c.json": [{**BOX, "sandbox_mode": "container", "image": "x", "port": 80}]})
-    assert run(config, root, tasks=["hello"]).passed
+    root = write(tmp_path / "bundle", {**HELLO, **many, "tasks/c.json": [{**BOX, "sandbox_type": "rootfs"}]})
+    assert run(config, root, tasks=["hello"]).verdict().passed
     with pytest.raises(ProblemsError) as raised:
         run(config, root)
     told = {problem.file: problem.message for problem in raised.value.problems}
     assert set(told) == {"tasks/c.json", "tasks/t0.json"}
-    assert "local" in told["tasks/c.json"]
+    assert "rootfs" in told["tasks/c.json"]
     assert "and 2 more deploys" in told["tasks/t0.json"]
 
 
@@ -301,7 +300,7 @@ def test_f15_a_killed_call_is_resumed_in_another_process(tmp_path: Path, config:
         process.kill()
     observer = Recording()
     call = run(config, root, observer, resume=True)
-    assert call.passed, [task.outcome.error for task in call.runs]
+    assert call.verdict().passed, [task.outcome.error for task in call.runs]
     assert len(call.runs) == 7
     assert set(finished) <= {task.outcome.run_id for task in call.runs if task.reused}
     assert not set(finished) & set(observer.started)

@@ -5,8 +5,9 @@ Importing one name does not import the rest: `bundle new` pays for neither engin
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent_env.lazy import names_of
 
 if TYPE_CHECKING:
     from agent_env.bundles.importer import Imported as Imported
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from agent_env.bundles.report import dry_run_lines as dry_run_lines
     from agent_env.bundles.report import dry_run_report as dry_run_report
     from agent_env.bundles.report import listing_report as listing_report
-    from agent_env.bundles.report import run_report as run_report
     from agent_env.bundles.report import summary_lines as summary_lines
     from agent_env.bundles.resolve import resolve_bundle as resolve_bundle
     from agent_env.bundles.run import BundleObserver as BundleObserver
@@ -43,10 +43,12 @@ if TYPE_CHECKING:
     from agent_env.bundles.run import TaskRun as TaskRun
     from agent_env.bundles.run import dry_run as dry_run
     from agent_env.bundles.run import run_bundle as run_bundle
+    from agent_env.bundles.verdict import Result as Result
+    from agent_env.bundles.verdict import Verdict as Verdict
     from agent_env.bundles.work import WorkItem as WorkItem
     from agent_env.bundles.work import default_concurrency as default_concurrency
 
-_ROOMS = {
+_MODULES = {
     "importer": ("Imported", "import_task"),
     "installed": ("Found", "Installed", "find_bundle", "installed_bundles"),
     "materialising": ("Written", "WrittenEntry", "materialise"),
@@ -54,21 +56,11 @@ _ROOMS = {
     "new": ("new_bundle",),
     "parse": ("parse_bundle", "read_bundle"),
     "plan": ("BundlePlan", "PlannedTask", "plan_bundle", "plan_bundle_named", "plan_folder"),
-    "report": ("dry_run_lines", "dry_run_report", "listing_report", "run_report", "summary_lines"),
+    "report": ("dry_run_lines", "dry_run_report", "listing_report", "summary_lines"),
     "resolve": ("resolve_bundle",),
     "run": ("BundleObserver", "BundleRun", "BundleRunRequest", "DryRun", "TaskRun", "dry_run", "run_bundle"),
+    "verdict": ("Result", "Verdict"),
     "work": ("WorkItem", "default_concurrency"),
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = names_of(__name__, _MODULES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
+from agent_env.bundles.environments import image_problems
 from agent_env.bundles.model import KINDS, BundleKind, Entry
 from agent_env.bundles.reading import Folder, Node, fold
 from agent_env.bundles.toml_types import toml_problems
@@ -12,6 +13,7 @@ from agent_env.documents.reading import at
 from agent_env.documents.skill import SKILL_FILE, parse_skill
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
+from agent_env.engine.plan import document_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import DERIVED, LOCAL, MAX_AUTHORED_ID_BYTES, id_problem, segment_problem
 
@@ -50,6 +52,10 @@ class EntryReader:
                     self.broken.add((kind, name))
                 else:
                     yield entry
+
+    def alone(self, kind: BundleKind, folder: Path) -> Entry | None:
+        """The environment or agent of a folder that stands in no bundle; None when it can't be read (noted)."""
+        return self._built(kind, folder.name, folder.name, Node(folder.name, folder, "folder"))
 
     def _entry_name(self, kind: BundleKind, child: Node) -> str | None:
         """The entry's name, or None for what is not an entry."""
@@ -94,8 +100,8 @@ class EntryReader:
             return None
         try:
             task = parse_task(data, source=path, task_id=id, strict=self._strict, checked=True)
-        except ProblemsError as error:
-            self._notes.problems += error.problems
+        except ProblemsError:
+            self._notes.problems += document_problems(data, source=path, task_id=id, strict=self._strict)
             return None
         self._notes.warnings += task.warnings
         return Entry(BundleKind.TASK, name, id, path, "task", task=task)
@@ -163,7 +169,9 @@ class EntryReader:
             return None
         type = self._type(config, file) or rules.default_type or ""
         self._check_toml(kind, type, config, file)
-        return Entry(kind, name, self._id(config, name, file, kind), path, type, config)
+        entry = Entry(kind, name, self._id(config, name, file, kind), path, type, config, folder=node.path)
+        self._notes.problems += image_problems(entry)
+        return entry
 
     def _config(self, kind: BundleKind, path: str, node: Node, names: dict[str, Path]) -> tuple[dict[str, Json] | None, str]:
         """The entry's toml ({} when there is none), taken out of an artifact's files; None when it can't be read."""

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from agent_env.bundles.exporting import ArtifactExport, export_artifact
 from agent_env.bundles.json_paths import declared_keys, value_at, values_at
+from agent_env.bundles.lookups import PlanStores
 from agent_env.bundles.new import legal_name, steps_text
-from agent_env.bundles.plan import PlanStores, declared_refs, plan_folder
+from agent_env.bundles.plan import declared_refs, plan_folder
 from agent_env.bundles.reading import fold
 from agent_env.bundles.scrubbing import Scrubber, cleaned_step
 from agent_env.documents.task import parse_task
@@ -103,7 +104,7 @@ def _destination(folder: Path | str) -> Path:
     target = Path.cwd() / Path(folder).expanduser()
     if not target.parent.is_dir():
         raise UsageError(f"the folder {target.parent} does not exist", concerns=str(folder), hint="create it first")
-    target = target.parent.resolve() / target.name
+    target = Path(os.path.realpath(target.parent)) / target.name
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise UsageError(f"{folder} is there already, and is not an empty folder", concerns=str(folder), hint="choose a new folder")
     local_id_root(target, home_folder(os.environ))
@@ -235,6 +236,7 @@ class _Import:
             self._files[f"{folder}/{path}"] = file.write
             self._scrubber.look(file.sample(), f"{folder}/{path}")
         self.result.left_out += [f"{folder}/{path}: a bundle does not read files of that name" for path in export.left_out]
+        self.result.left_out += [f"{folder}: {what}" for what in export.dropped]
         return name
 
     def _name(self, folder: str, id: str) -> str:

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent_env.bundles.agents import agent_body
 from agent_env.bundles.documents import Hashes, eval_body, task_body
+from agent_env.bundles.environments import environment_body
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.plan import Write
+from agent_env.bundles.references import Reference
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError
 
@@ -45,7 +48,7 @@ class Check:
         """Digest of what the entry itself says, without versions and ids of others."""
         from agent_env.stores import digest_of
 
-        return digest_of({key: self.inputs[key] for key in ("type", "config", "files") if key in self.inputs})
+        return digest_of({key: self.inputs[key] for key in ("type", "config", "files", "uses") if key in self.inputs})
 
     @property
     def changed(self) -> bool:
@@ -53,9 +56,38 @@ class Check:
         return bool(self.reasons)
 
 
-def body_of(write: Write) -> dict[str, Json] | None:
-    """The document of a task or an eval; None for what artifacts write."""
+class Versions:
+    """The versions of the documents of one plan, written or predicted, and of those of the stores that it uses unpinned.
+
+    Args:
+        pinned: Collection and id → newest version while planning.
+    """
+
+    def __init__(self, pinned: Mapping[tuple[str, str], int]) -> None:
+        self._pinned = pinned
+        self._own: dict[tuple[str, str], int] = {}
+
+    def note(self, write: Write, version: int) -> None:
+        """A document of the plan has, or will have, this version."""
+        self._own[write.collection, write.entry.id] = version
+
+    def of(self, reference: Reference) -> int:
+        """The version that a reference means."""
+        key = COLLECTION_OF[reference.kind], reference.id
+        return reference.version or self._own.get(key) or self._pinned[key]
+
+    def own(self, reference: Reference) -> int | None:
+        """The version of a document of the plan; None for one of the stores."""
+        return self._own.get((COLLECTION_OF[reference.kind], reference.id))
+
+
+def body_of(write: Write, versions: Versions) -> dict[str, Json] | None:
+    """The document of a task, an eval, an environment or an agent; None for what artifacts write."""
     match write.entry.kind:
+        case BundleKind.ENV:
+            return environment_body(write.resolved, versions.of)
+        case BundleKind.AGENT:
+            return agent_body(write.resolved, versions.of)
         case BundleKind.TASK:
             return task_body(write.resolved)
         case BundleKind.EVAL:
@@ -87,44 +119,60 @@ class Checker:
         hashes: Hashes,
         artifacts: Artifacts,
     ) -> None:
+        self._contents: dict[tuple[str, str], str] = {}
         self._rows = rows
         self._heads = heads
         self._hashes = hashes
         self._artifacts = artifacts
 
-    def check(self, write: Write, versions: Mapping[tuple[str, str], int]) -> Check:
+    def check(self, write: Write, versions: Versions) -> Check:
         """What to do about one write.
 
         Args:
             write: The entry.
-            versions: Versions of the documents before it, written or predicted, by collection and id.
+            versions: Versions of the documents before it.
         """
-        body = body_of(write)
-        inputs = self._inputs(write, body, versions)
         key = (write.collection, write.entry.id)
-        row, head = self._rows.get(key), self._heads.get(key)
+        found = self._checked(write, versions, self._rows.get(key), self._heads.get(key))
+        self._contents[key] = found.content
+        return found
+
+    def _checked(self, write: Write, versions: Versions, row: LedgerRow | None, head: Head | None) -> Check:
+        from agent_env.stores import digest_of
+
+        body = body_of(write, versions)
+        inputs = self._inputs(write, body, versions)
         if head is None:
             return Check(inputs, 1, ("new",))
         if row is not None and row.status == "done" and row.version == head.version and row.digest == digest_for(write, inputs):
             return Check(inputs, head.version)
-        if body is not None and inputs["config"] == head.digest:
+        if body is not None and digest_of(body) == head.digest:
             return Check(inputs, head.version, adopted=True)
         if body is None and (row is None or row.status == "pending") and self._is_stored(write, head.version):
             return Check(inputs, head.version, adopted=True)
         return Check(inputs, head.version + 1, tuple(_reasons(write, row, inputs, head.version)) or ("its content changed",))
 
-    def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Mapping[tuple[str, str], int]) -> dict[str, Json]:
+    def _inputs(self, write: Write, body: Mapping[str, Json] | None, versions: Versions) -> dict[str, Json]:
         from agent_env.stores import digest_of
 
-        entry = write.entry
-        if body is not None:
+        entry, has_images = write.entry, write.entry.kind in {BundleKind.ENV, BundleKind.AGENT}
+        if body is not None and not has_images:
             return {"type": entry.type, "config": digest_of(body)}
-        keys = [(ref, (COLLECTION_OF[ref.kind], ref.id)) for ref in write.resolved.references]
-        needs = {ref.id: versions[key] for ref, key in keys if key in versions}
-        pins = {ref.id: ref.version for ref, key in keys if key not in versions}
-        files = {name: self._hashes.facts(path).text() for name, path in entry.files.items()}
+        needs = {ref.id: version for ref in write.resolved.references if (version := versions.own(ref)) is not None}
+        pins = {ref.id: ref.version for ref in write.resolved.references if ref.id not in needs}
+        files = self._files(write)
         config = digest_of({key: value for key, value in entry.config.items() if key != "id"})
-        return {"type": entry.type, "config": config, "files": files, "needs": needs, "store_refs": pins}
+        inputs = {"type": entry.type, "config": config, "files": files, "needs": needs, "store_refs": pins}
+        if not has_images:
+            return inputs
+        contents = [self._contents.get((COLLECTION_OF[ref.kind], ref.id), "") for ref in write.resolved.references]
+        return {**inputs, "store_refs": {ref.id: versions.of(ref) for ref in write.resolved.references if ref.id in pins}, "uses": contents}
+
+    def _files(self, write: Write) -> dict[str, str]:
+        """Of an image those that it is built from, without what its ignore file names."""
+        if write.context is not None:
+            return {entry.name: f"{entry.content}{'+x' if entry.mode & 0o100 else ''}" for entry in write.context.entries}
+        return {name: self._hashes.facts(path).text() for name, path in write.entry.files.items()}
 
     def _is_stored(self, write: Write, version: int) -> bool:
         """Whether the stored artifact holds these very files, under the same type."""

@@ -73,6 +73,8 @@ class Entry:
     """A task's document, as written; only for tasks."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """What a folder entry holds, beside its own toml: POSIX path in NFC → the real file."""
+    folder: Path | None = None
+    """Where it lies, for what is built from there."""
 
     @property
     def config_file(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from importlib.resources import files as resources
 from pathlib import Path
 
 from agent_env.documents.updates import Json
@@ -42,12 +44,50 @@ name = {name}
 """
 
 
-def new_bundle(folder: Path | str, name: str | None = None) -> list[Path]:
+_ENVIRONMENT_README = """\
+# {name}
+
+A bundle of agent-env with an environment: a server of tools that agents call, and a task in which they do.
+
+    agent-env bundle check {folder}
+    agent-env run {folder}
+
+- `envs/{env}/` is the environment: `server.py` has its tools, `Dockerfile` its image, and `test_server.py` tests it without an image.
+- `tasks/{env}.json` deploys it, loads a seed, and looks at the outcome.
+- `artifacts/seed/` is what the task loads before it starts; `artifacts/check_{env}/` says what must hold in the end.
+- `bundle.toml` names the bundle, so that its ids and its history do not depend on where the folder is.
+
+`agent-env env check {folder}:{env}` deploys the environment and says where it does not do what its card promises.
+"""
+_CHECK = '''\
+"""What must hold in the end: the function `verify` is told where the environment's tools are, and answers with rows."""
+
+from mcp import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+
+
+async def verify(mcp_url: str) -> list[dict[str, object]]:
+    """One row for each thing; a row that is not met lowers the score."""
+    async with streamable_http_client(mcp_url) as (receive, send, _), ClientSession(receive, send) as session:
+        await session.initialize()
+        read = await session.call_tool("{env}_read", {{"title": "welcome"}})
+        written = await session.call_tool("{env}_write", {{"title": "welcome", "text": "again"}})
+    said = "".join(getattr(part, "text", "") for part in read.content)
+    return [
+        {{"id": "the-seed-is-there", "result": said == "hello", "description": f"it said {{said!r}}"}},
+        {{"id": "notes-are-not-overwritten", "result": bool(written.isError)}},
+    ]
+'''
+_ENVIRONMENT_NAME = re.compile(r"(?=.{1,40}\Z)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
+
+
+def new_bundle(folder: Path | str, name: str | None = None, *, env: str | None = None) -> list[Path]:
     """Writes a bundle that runs.
 
     Args:
         folder: New or empty; its parent must exist.
         name: What it is called in `bundle.toml`; the folder's name in a legal spelling by default.
+        env: The name of an environment to start with instead of a task on a machine.
 
     Returns:
         The files, in the order in which a newcomer reads them.
@@ -58,14 +98,19 @@ def new_bundle(folder: Path | str, name: str | None = None) -> list[Path]:
     """
     root = Path(folder).expanduser()
     target = Path.cwd() / root
-    chosen = name if name is not None else legal_name(target.resolve().name)
+    chosen = name if name is not None else legal_name(Path(os.path.realpath(target)).name)
     named_id_root(chosen, source="--name", path=None)
+    if env is not None and not _ENVIRONMENT_NAME.fullmatch(env):
+        rule = "letters and digits, in parts with one hyphen or underscore between them, beginning with a letter; at most 40"
+        raise UsageError(f"an environment can't be called {env!r}", concerns=env, hint=rule)
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UsageError(f"{root} is not empty", concerns=str(root), hint="choose a new folder")
         if not target.parent.is_dir():
             raise UsageError(f"the folder {root.parent} does not exist", concerns=str(root), hint="create it first")
-        return [_write(root / path, text) for path, text in _files(chosen, str(folder)).items()]
+        shown = str(folder) if str(folder).startswith(("/", ".", "~")) else f"./{folder}"
+        made = _files(chosen, shown) if env is None else _environment_files(chosen, shown, env)
+        return [_write(root / path, text) for path, text in made.items()]
     except OSError as error:
         raise UsageError(f"{root} can't be written: {error.strerror}", concerns=str(root)) from error
 
@@ -84,14 +129,30 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _files(name: str, folder: str) -> dict[str, str]:
-    shown = folder if folder.startswith(("/", ".", "~")) else f"./{folder}"
     return {
-        "README.md": _README.format(name=name, folder=shown),
+        "README.md": _README.format(name=name, folder=folder),
         "bundle.toml": _TOML.format(name=json.dumps(name, ensure_ascii=False)),
         "tasks/first.json": steps_text(_steps()),
         "artifacts/inputs/words.txt": _TEXT,
         "artifacts/inputs/count.sh": _SCRIPT,
     }
+
+
+def _environment_files(name: str, folder: str, env: str) -> dict[str, str]:
+    """A bundle around the environment that the SDK's template is."""
+    kind = "".join(part[:1].upper() + part[1:] for part in re.split(r"[-_]", env))
+    written = {
+        "README.md": _ENVIRONMENT_README.format(name=name, folder=folder, env=env),
+        "bundle.toml": f"name = {json.dumps(name, ensure_ascii=False)}\n",
+        f"tasks/{env}.json": steps_text(_environment_steps(env)),
+        "artifacts/seed/artifact.toml": 'type = "environment_universe"\n',
+        f"artifacts/seed/{env}/seed.json": json.dumps({"notes": {"welcome": "hello"}}) + "\n",
+        f"artifacts/check_{env}/verify.py": _CHECK.format(env=env),
+    }
+    for source in sorted(resources("agent_env.bundles").joinpath("templates/environment").iterdir(), key=lambda each: each.name):
+        text = source.read_text(encoding="utf-8").replace("__NAME__", env).replace("__CLASS__", f"{kind}Server")
+        written[f"envs/{env}/{source.name.removesuffix('.in')}"] = text
+    return written
 
 
 def steps_text(steps: list[dict[str, Json]]) -> str:
@@ -117,4 +178,12 @@ def _steps() -> list[dict[str, Json]]:
                 },
             ],
         },
+    ]
+
+
+def _environment_steps(env: str) -> list[dict[str, Json]]:
+    return [
+        {"id": "env", "type": "deploy_env", "env_id": env},
+        {"id": "load", "type": "load_artifact", "env_id": env, "artifact_id": "seed"},
+        {"id": "check", "type": "env_outcome_verifier", "env_id": env, "file_artifact_id": f"check_{env}", "verifier_id": "check"},
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,8 @@ BUNDLE_TOML = "bundle.toml"
 ALIASES_TOML = "aliases.toml"
 _SETTINGS = frozenset({"name", "description", "defaults"})
 _DEFAULTS = frozenset({"agent", "model", "sandbox"})
+_FOLDERS = frozenset(rules.folder for rules in KINDS.values())
+_IS_NONE = f"is not a bundle: it holds none of the folders {', '.join(rules.folder for rules in KINDS.values())}"
 _ALIAS = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
 _ALIASED: Mapping[str, BundleKind] = {"agents": BundleKind.AGENT, "envs": BundleKind.ENV}
 _NOT_PROSE = ("<", "[![", "![")
@@ -83,16 +85,14 @@ def read_bundle(
     folder = Folder(folder_path, notes, limits)
     nodes = {node.name: node for node in folder.list(folder_path)}
     kinds = _kind_folders(nodes, notes)
-    if not kinds and not notes.problems:
-        names = ", ".join(rules.folder for rules in KINDS.values())
-        message = f"is not a bundle: it holds none of the folders {names}"
-        raise ProblemsError([Problem(message, str(root), hint="'agent-env bundle new FOLDER' makes one that runs")])
+    if not kinds and not any(fold(name) in _FOLDERS for name in nodes):
+        raise _no_bundle(root, _IS_NONE, _bundles_near(folder_path))
     settings = _settings(folder, nodes, notes, strict=strict)
     id_root = id_root or _id_root(folder_path, settings, environ, notes)
     reader = EntryReader(folder, id_root, strict=strict)
     entries = sorted(reader.read(kinds), key=lambda entry: entry.sort_key)
     _clashes(entries, notes)
-    aliases = _aliases(folder, nodes, entries, id_root, notes)
+    aliases = _aliases(folder, nodes, entries, id_root, notes, strict=strict)
     known = {*(rules.folder for rules in KINDS.values()), BUNDLE_TOML, ALIASES_TOML, "provenance.json"}
     ignored = [node for node in nodes if node not in known and fold(node) != "readme.md"]
     bundle = Bundle(
@@ -144,6 +144,30 @@ def find_root(root: Path | str, environ: Mapping[str, str]) -> Path:
     return path
 
 
+def _bundles_near(folder: Path) -> str:
+    """What a folder that is no bundle was probably meant to be: the bundle that it is part of, or those that it holds."""
+    above = next((parent for parent in (folder, *folder.parents) if parent.name in _FOLDERS), None)
+    if above is not None:
+        return f"it is part of the bundle {str(above.parent)!r}"
+    try:
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if not entry.name.startswith(".") and is_bundle(Path(entry.path)))
+    except OSError:
+        below = []
+    if below:
+        return f"it holds bundles: {', '.join(map(repr, below[:3]))}{', …' if len(below) > 3 else ''}"
+    return "a bundle is a folder with tasks/<name>.json and what they need; 'agent-env bundle new FOLDER' makes one that runs"
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder directly holds one of the six kind folders."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name in _FOLDERS and entry.is_dir() for entry in entries)
+    except OSError:
+        return False
+
+
 def _no_bundle(root: Path | str, message: str, hint: str | None = None) -> ProblemsError:
     return ProblemsError([Problem(message, ascii(os.fspath(root))[1:-1], hint=hint)])
 
@@ -187,8 +211,10 @@ def _settings(folder: Folder, nodes: Mapping[str, Node], notes: Notes, *, strict
     return Settings(**read)
 
 
-def _note_unknown(data: Mapping[str, Json], known: frozenset[str], path: str, notes: Notes, *, strict: bool) -> None:
-    problems, warnings = unknown_key_problems(data, known, source=BUNDLE_TOML, path=path, strict=strict)
+def _note_unknown(
+    data: Mapping[str, Json], known: Collection[str], path: str, notes: Notes, *, source: str = BUNDLE_TOML, strict: bool
+) -> None:
+    problems, warnings = unknown_key_problems(data, known, source=source, path=path, strict=strict)
     notes.problems += problems
     notes.warnings += warnings
 
@@ -226,17 +252,16 @@ def _clashes(entries: Sequence[Entry], notes: Notes) -> None:
 
 
 def _aliases(
-    folder: Folder, nodes: Mapping[str, Node], entries: Sequence[Entry], id_root: str, notes: Notes
+    folder: Folder, nodes: Mapping[str, Node], entries: Sequence[Entry], id_root: str, notes: Notes, *, strict: bool
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     node = nodes.get(ALIASES_TOML)
     data = folder.toml(node.path) if node is not None and node.kind == "file" else None
     found: dict[str, dict[str, tuple[str, ...]]] = {}
+    _note_unknown(data or {}, _ALIASED, "$", notes, source=ALIASES_TOML, strict=strict)
     for table, value in (data or {}).items():
         if table not in _ALIASED:
-            meant = near(table, _ALIASED)
-            hint = f"did you mean [{meant}]?" if meant else "there are [agents] and [envs]"
-            notes.problem(ALIASES_TOML, f"unknown table {table!r}", path=at("$", table), hint=hint)
-        elif not isinstance(value, dict):
+            continue
+        if not isinstance(value, dict):
             notes.problem(ALIASES_TOML, f"{table} is a table of folder name = [aliases]", path=at("$", table))
         else:
             of_kind = {entry.name: entry for entry in entries if entry.kind is _ALIASED[table]}
@@ -279,7 +304,7 @@ def _alias_problem(alias: Json, name: str, taken: Mapping[str, str], entries: Ma
 
 
 def _description(folder: Folder, nodes: Mapping[str, Node]) -> str | None:
-    """The README's first line of prose; an unreadable README has none."""
+    """The README's first line of prose, or its heading; one that only repeats the folder's name counts if nothing else is there."""
     named = sorted((name != "README.md", name) for name, node in nodes.items() if fold(name) == "readme.md" and node.kind == "file")
     if not named:
         return None
@@ -292,8 +317,5 @@ def _description(folder: Folder, nodes: Mapping[str, Node]) -> str | None:
             if line.strip() == "---":
                 break
         first = next(lines, "")
-    for line in (first, *lines):
-        text = line.strip()
-        if text and not text.startswith(_NOT_PROSE):
-            return text.lstrip("#").strip() or None
-    return None
+    said = [text for line in (first, *lines) if not line.strip().startswith(_NOT_PROSE) and (text := line.strip().lstrip("#").strip())]
+    return next((text for text in said if text != folder.root.name), said[0] if said else None)

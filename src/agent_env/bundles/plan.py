@@ -9,39 +9,32 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from agent_env.bundles.documents import WRITABLE, PlannedArtifacts
-from agent_env.bundles.model import COLLECTION_OF, KINDS, REFERENCED_AS, Bundle, BundleKind, Entry
+from agent_env.bundles.documents import UNWRITABLE, WRITABLE, PlannedArtifacts, image_context
+from agent_env.bundles.entries import DOCKERFILE
+from agent_env.bundles.environments import IMAGE_TYPE, clash_problems, provider_problem, server_name
+from agent_env.bundles.lookups import Lookups, PlanStores, alias_of
+from agent_env.bundles.model import KINDS, Bundle, BundleKind, Entry
+from agent_env.bundles.neighbours import Neighbours
 from agent_env.bundles.parse import read_bundle, sorted_problems
-from agent_env.bundles.references import Reference, ResolvedBundle, ResolvedEntry, Unknown, suggestion
+from agent_env.bundles.references import Reference, ResolvedBundle, ResolvedEntry, Unknown
 from agent_env.bundles.resolve import resolve_bundle
+from agent_env.bundles.seeding import seed_findings
+from agent_env.documents.seeds import SeedTable, read_csv
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
-from agent_env.engine.plan import Suite, TaskPlan, plan_task
+from agent_env.engine.plan import Suite, TaskPlan, document_problems, plan_task
+from agent_env.environments.registry import provider_types
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
 from agent_env.steps.contract import EntityRef
 from agent_env.steps.registry import step_class
 
 if TYPE_CHECKING:
-    from agent_env.artifacts import Artifacts
-    from agent_env.stores import Documents
-
-
-class PlanStores(Protocol):
-    """What planning reads."""
-
-    @property
-    def documents(self) -> Documents:
-        """Versioned documents."""
-        ...
-
-    @property
-    def artifacts(self) -> Artifacts:
-        """Artifacts and their files."""
-        ...
+    from agent_env.images import BuildContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +44,8 @@ class Write:
     resolved: ResolvedEntry
     bundle_id: str
     """Id root of the bundle that it comes from."""
+    context: BuildContext | None = None
+    """What an image is built from."""
 
     @property
     def entry(self) -> Entry:
@@ -98,6 +93,8 @@ class BundlePlan:
     warnings: tuple[Problem, ...] = ()
     pinned: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Documents of the stores that are used unpinned → the newest version while planning."""
+    seeds: SeedTable | None = None
+    """The file of seeds that was given: a run of each task for each of its rows."""
 
 
 def declared_refs(type: str) -> tuple[EntityRef, ...] | Unknown | None:
@@ -119,6 +116,8 @@ def plan_folder(
     name: str | None = None,
     overrides: Mapping[str, Json] | None = None,
     strict: bool = False,
+    seeds: Path | None = None,
+    numbered: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> BundlePlan:
     """Reads, resolves and plans a folder.
@@ -133,6 +132,8 @@ def plan_folder(
         name: The bundle's name, for an installed one.
         overrides: `user_overrides` of the runs.
         strict: Warnings are problems.
+        seeds: A CSV file of seeds, which the tasks' placeholders are held against.
+        numbered: `<seed>` is filled with a number for each run.
         environ: Where `HOME` is looked up.
 
     Raises:
@@ -140,10 +141,12 @@ def plan_folder(
     """
     with _uncollected():
         reading = read_bundle(root, id_root=id_root, name=name, strict=strict, environ=environ)
-        resolved, problems = resolve_bundle(reading.bundle, declared_refs)
-        planner = _Planner(resolved, stores, overrides=overrides or {}, strict=strict)
+        neighbours = Neighbours(reading.bundle.id_root, declared_refs)
+        resolved, problems = resolve_bundle(reading.bundle, declared_refs, partial(alias_of, stores, neighbours))
+        planner = Planner(resolved, stores, neighbours, overrides=overrides or {}, strict=strict)
         planner.problems += [*reading.problems, *problems]
         plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
+        plan = planner.with_seeds(plan, seeds, numbered=numbered)
     if planner.problems:
         raise ProblemsError(sorted_problems(planner.problems))
     return plan
@@ -165,15 +168,19 @@ def plan_bundle(
     resolved: ResolvedBundle, stores: PlanStores, *, tasks: Sequence[str] = (), evals: Sequence[str] = (), strict: bool = False
 ) -> BundlePlan:
     """Plans a bundle that is resolved already. Raises `ProblemsError` with everything wrong."""
-    planner = _Planner(resolved, stores, overrides={}, strict=strict)
+    planner = Planner(resolved, stores, Neighbours(resolved.bundle.id_root, declared_refs), overrides={}, strict=strict)
     plan = planner.plan(tasks, evals, everything=False, unread=False)
     if planner.problems:
         raise ProblemsError(sorted_problems(planner.problems))
     return plan
 
 
-class _Planner:
-    def __init__(self, resolved: ResolvedBundle, stores: PlanStores, *, overrides: Mapping[str, Json], strict: bool) -> None:
+class Planner:
+    """Follows what was chosen to all that it needs; collects what is wrong in `problems`."""
+
+    def __init__(
+        self, resolved: ResolvedBundle, stores: PlanStores, neighbours: Neighbours, *, overrides: Mapping[str, Json], strict: bool
+    ) -> None:
         self.problems: list[Problem] = []
         self._resolved = resolved
         self._bundle = resolved.bundle
@@ -181,18 +188,22 @@ class _Planner:
         self._overrides = overrides
         self._strict = strict
         self._of_entry = {entry.entry.path: entry for entry in reversed(resolved.entries)}
-        self._stored: dict[tuple[str, str, int | None], tuple[str, int] | None] = {}
-        self._pinned: dict[tuple[str, str], int] = {}
         self._warnings = list(self._bundle.warnings)
         self._suite = Suite()
+        self._lookups = Lookups(self._bundle, stores, neighbours, self.problems)
+        self._contexts: dict[str, BuildContext] = {}
+        """Of images that are built, by path of their entry."""
+        self._servers: dict[str, tuple[str, str]] = {}
+        """Environments that are ready, by id: type, and the name of the server."""
 
     def plan(self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool, unread: bool) -> BundlePlan:
+        """The chosen tasks and evals, and what they need."""
         chosen_evals, chosen_tasks = self._selection(tasks, evals, everything=everything)
         if not chosen_evals and not chosen_tasks and not unread and not self.problems:
             message = "has no tasks or evals to run"
             self.problems.append(Problem(message, str(self._bundle.root), hint="put a task into tasks/<name>.json"))
         closure = self._closure([*chosen_evals, *chosen_tasks])
-        artifacts = PlannedArtifacts(self._stores.artifacts, [entry.entry for entry in closure])
+        artifacts = PlannedArtifacts(self._stores.artifacts, closure)
         planned: dict[tuple[str, int | None], PlannedTask] = {}
         for resolved in closure:
             if resolved.task is not None:
@@ -205,13 +216,35 @@ class _Planner:
         ]
         return BundlePlan(
             bundle=self._bundle,
-            writes=tuple(Write(resolved, self._bundle.id_root) for resolved in closure),
+            writes=tuple(
+                Write(resolved, self._lookups.root_of(resolved.entry), self._contexts.get(resolved.entry.path)) for resolved in closure
+            ),
             tasks=tuple(planned.values()),
             evals=tuple(evals_of),
             skipped=tuple(entry.path for entry in self._bundle.of(BundleKind.TASK) if entry.path not in used and not (tasks or evals)),
             warnings=sorted_problems(self._warnings),
-            pinned=self._pinned,
+            pinned=self._lookups.pinned,
         )
+
+    def plan_entry(self, entry: Entry) -> BundlePlan:
+        """One entry and what it needs, without any task."""
+        closure = self._closure([self._of_entry[entry.path]])
+        writes = tuple(Write(each, self._lookups.root_of(each.entry), self._contexts.get(each.entry.path)) for each in closure)
+        return BundlePlan(
+            bundle=self._bundle, writes=writes, tasks=(), warnings=sorted_problems(self._warnings), pinned=self._lookups.pinned
+        )
+
+    def with_seeds(self, plan: BundlePlan, file: Path | None, *, numbered: bool) -> BundlePlan:
+        """The plan with the seeds of a file; what they and the placeholders of the tasks don't have in common is noted."""
+        try:
+            table = read_csv(file) if file is not None else None
+        except ProblemsError as error:
+            self.problems += error.problems
+            return plan
+        tasks = {task.name: task.plan for task in plan.tasks}
+        problems, warnings = seed_findings(table, tasks, numbered=numbered, strict=self._strict)
+        self.problems += problems
+        return replace(plan, seeds=table, warnings=sorted_problems([*plan.warnings, *warnings]))
 
     def _selection(
         self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool
@@ -254,13 +287,13 @@ class _Planner:
                 return
             state[resolved.entry.path] = False
             for reference in resolved.references:
-                if reference.entry is not None:
-                    visit(self._of_entry[reference.entry.path], (*trail, resolved))
+                needed = self._lookups.needed(reference, self._of_entry)
+                if needed is not None:
+                    visit(needed, (*trail, resolved))
                 else:
-                    self._check_stored(reference)
+                    self._lookups.check(reference)
             state[resolved.entry.path] = True
-            self._check_writable(resolved.entry)
-            order.append(resolved)
+            order.append(self._ready(resolved))
 
         for resolved in sorted(chosen, key=lambda resolved: resolved.entry.sort_key):
             visit(resolved, ())
@@ -270,48 +303,55 @@ class _Planner:
             *(resolved for kind in late for resolved in order if resolved.entry.kind is kind),
         ]
 
-    def _check_writable(self, entry: Entry) -> None:
+    def _ready(self, resolved: ResolvedEntry) -> ResolvedEntry:
+        """An entry as it can be written; what it needs is ready already."""
+        entry = resolved.entry
         if entry.type not in WRITABLE.get(entry.kind, ()):
             what = f"{entry.kind}s of type {entry.type!r}"
-            self.problems.append(Problem(f"{what} can't be used by this version of agent-env, which has no containers yet", entry.path))
+            self.problems.append(Problem(f"{what} can't be used by this version of agent-env", entry.path, hint=UNWRITABLE.get(entry.type)))
+        elif entry.type == IMAGE_TYPE:
+            self._read_context(entry)
+        elif entry.kind is BundleKind.ENV:
+            return self._environment(resolved)
+        return resolved
 
-    def _check_stored(self, reference: Reference) -> None:
-        """A document of the stores must be there, and be of the right type."""
-        broken = {name for kind, name in self._bundle.broken if REFERENCED_AS.get(kind) == reference.kind}
-        if reference.told or reference.written in broken or reference.written.removeprefix(f"{self._bundle.id_root}/") in broken:
+    def _read_context(self, entry: Entry) -> None:
+        dockerfile = entry.files.get(DOCKERFILE)
+        folder = entry.folder or (dockerfile.parent if dockerfile is not None else None)
+        if folder is None or not (folder / entry.config.get("dockerfile", DOCKERFILE)).is_file():
+            return  # a name in a registry; or a Dockerfile that is not there, of which was told already
+        try:
+            context = image_context(entry, folder)
+        except ProblemsError as error:
+            self.problems += error.problems
             return
-        collection = COLLECTION_OF[reference.kind]
-        key = (collection, reference.id, reference.version)
-        if key not in self._stored:
-            self._stored[key] = self._look_up(reference)
-        found = self._stored[key]
-        if found is None:
-            self.problems.append(Problem(self._absent(reference), reference.file, reference.path, self._hint(reference)))
-            return
-        type, version = found
-        if reference.artifact_type is not None and type != reference.artifact_type:
-            message = f"{reference.id!r} is of type {type!r}; {reference.artifact_type!r} is needed here"
-            self.problems.append(Problem(message, reference.file, reference.path))
-        if reference.version is None:
-            self._pinned[collection, reference.id] = version
+        if context is not None:
+            self._contexts[entry.path] = context
 
-    def _look_up(self, reference: Reference) -> tuple[str, int] | None:
-        if reference.kind == "artifact":
-            artifact = self._stores.artifacts.find(reference.id, reference.version)
-            return (artifact.type, artifact.version) if artifact else None
-        document = self._stores.documents.get(COLLECTION_OF[reference.kind], reference.id, reference.version)
-        return (document.type, document.version) if document else None
+    def _environment(self, resolved: ResolvedEntry) -> ResolvedEntry:
+        """With the name of its server, and held against its provider and the other parts."""
+        entry = resolved.entry
+        problem = provider_problem(entry, provider_types())
+        images = [reference.entry.path for found in resolved.by_key.values() for reference in found if reference.entry is not None]
+        context = next((self._contexts[path] for path in images if path in self._contexts), None)
+        name, wrong = server_name(entry, context)
+        self.problems += [each for each in (problem, wrong) if each is not None]
+        if entry.type == "multi":
+            children = [part for found in resolved.by_key.values() for reference in found if (part := self._part(reference)) is not None]
+            self.problems += clash_problems(entry, children)
+        if name is None:
+            return resolved
+        self._servers[entry.id] = (entry.type, name)
+        return replace(resolved, entry=replace(entry, config={**entry.config, "environment_name": name}))
 
-    def _absent(self, reference: Reference) -> str:
-        pin = f" version {reference.version}" if reference.version is not None else ""
-        if reference.id.startswith(f"{self._bundle.id_root}/"):
-            return f"{reference.id!r} is under this bundle's own id, but the bundle has no such {reference.kind}"
-        return f"there is no {reference.kind} {reference.written!r}{pin}, neither in this bundle nor in the stores"
-
-    def _hint(self, reference: Reference) -> str | None:
-        kinds = {"artifact": (BundleKind.ARTIFACT, BundleKind.SKILL), "task": (BundleKind.TASK,), "env": (BundleKind.ENV,)}
-        names = [entry.name for kind in kinds.get(reference.kind, (BundleKind.AGENT,)) for entry in self._bundle.of(kind)]
-        return suggestion(names, reference.written.rsplit("/", 1)[-1])
+    def _part(self, reference: Reference) -> tuple[str, str] | None:
+        """Type and name of a part of a multi; None where something is wrong with it already."""
+        if reference.id in self._servers:
+            return self._servers[reference.id]
+        stored = self._stores.documents.get("envs", reference.id, reference.version)
+        if stored is None:
+            return None
+        return stored.type, str(stored.body.get("environment_name") or stored.body.get("service_name"))
 
     def _plan_task(
         self, task: TaskDocument, name: str, artifacts: PlannedArtifacts, planned: dict[tuple[str, int | None], PlannedTask]
@@ -347,8 +387,8 @@ class _Planner:
         """A task of the stores that an eval names."""
         try:
             task = parse_task(dict(body), source=reference.id, task_id=reference.id)
-        except ProblemsError as error:
-            self.problems += error.problems
+        except ProblemsError:
+            self.problems += document_problems(dict(body), source=reference.id, task_id=reference.id, strict=self._strict)
             return
         self._plan_task(replace(task, version=reference.version), reference.id, artifacts, planned)
 

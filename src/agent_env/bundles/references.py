@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
 
+from agent_env.bundles.environments import IMAGE_TYPE, image_entries
 from agent_env.bundles.json_paths import declared_keys
 from agent_env.bundles.model import REFERENCED_AS, Bundle, BundleKind, Entry
 from agent_env.bundles.reading import fold, nfc
@@ -31,9 +32,15 @@ class Unknown(Enum):
 
 
 RefsOf = Callable[[str], tuple[EntityRef, ...] | Unknown | None]
-Declared = list[tuple[EntityRef, tuple[str, ...]]] | Unknown | None
-
 """Step type → its declared references; None where it declares none and none can be assumed."""
+Declared = list[tuple[EntityRef, tuple[str, ...]]] | Unknown | None
+AliasOf = Callable[[RefKind, str], str | None]
+"""Kind and name → the id of the installed bundle's entry that has it as an alias."""
+
+
+def no_alias(_kind: RefKind, _name: str) -> str | None:
+    """Where no bundle is installed."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +127,16 @@ class Site:
 class Resolver:
     """The bundle's own names, asked by every entry; collects what is wrong."""
 
-    def __init__(self, bundle: Bundle, refs_of: RefsOf) -> None:
+    def __init__(self, bundle: Bundle, refs_of: RefsOf, alias_of: AliasOf = no_alias) -> None:
+        self._alias_of = alias_of
         self.problems: list[Problem] = []
         self._names = {kind: _Names(bundle.entries, bundle.ignored, kind) for kind in _FOLDERS}
         self.settings = bundle.settings
         self.has_defaults = bundle.settings.agent is not None or bundle.settings.sandbox is not None
         self._refs_of = refs_of
         self._declared: dict[str, Declared] = {}
+        self.derived: list[Entry] = []
+        """Entries that stand in no folder of their own: the images of environments."""
         self.written_by: dict[str, str] = {entry.id: entry.path for entry in bundle.entries}
         """Id → who makes the document: an entry, or a step."""
 
@@ -152,7 +162,7 @@ class Resolver:
         entry = names.exact.get(written)
         if entry is None:
             meant, told = self._near_miss(names, written, site)
-            id = meant.id if meant else written
+            id = meant.id if meant else (None if told else self._alias_of(site.kind, written)) or written
             return Reference(site.kind, id, site.version, site.file, site.path, meant, site.artifact_type, site.written, told)
         if site.version is not None:
             self.problem(site, f"{written!r} is defined in this bundle, so it has no fixed version", "leave the version out")
@@ -179,6 +189,9 @@ class Resolver:
             value = entry.config.get(name)
             if value is not None and key.refers is not None and not key.check(value) and _is_reference(value, key):
                 by_key[name] = tuple(self.reference(site) for site in _sites(entry, name, key, value))
+        for name, image in image_entries(entry):
+            self.derived.append(image)
+            by_key[name] = (Reference("artifact", image.id, None, entry.config_file, at("$", name), image, IMAGE_TYPE, written=image.path),)
         if entry.kind is BundleKind.EVAL:
             self._repeated(entry, by_key.get("tasks", ()))
         return ResolvedEntry(entry, tuple(reference for found in by_key.values() for reference in found), by_key)
@@ -207,7 +220,8 @@ def _sites(entry: Entry, name: str, key: Key, value: Json) -> Iterator[Site]:
 
 def suggestion(names: Sequence[str], written: str) -> str | None:
     """A hint for a name that nothing answers to: a near spelling, else the bundle's own names."""
-    meant = near(written, names)
+    parts = [written, *reversed(written.split("/"))]
+    meant = next((part for part in parts if part in names), None) or next((found for part in parts if (found := near(part, names))), None)
     if meant:
         return f"did you mean {meant!r}, which is in this bundle?"
     return f"this bundle has {', '.join(names[:10])}{', …' if len(names) > 10 else ''}" if names else None

@@ -6,40 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from agent_env.bundles.installed import Installed
-from agent_env.bundles.run import BundleRun, DryRun, TaskRun
-from agent_env.engine.outcome import RunOutcome
+from agent_env.bundles.run import BundleRun, DryRun
 
 Json = Any
-
-
-def run_report(call: BundleRun, *, fail_under: float | None = None) -> dict[str, Json]:
-    """The one object of `run --json`: `{"runs": […], "passed": …}`."""
-    return {"runs": [outcome_report(run.task, run.outcome) for run in call.runs], "passed": is_passed(call, fail_under=fail_under)}
-
-
-def outcome_report(task: str, outcome: RunOutcome) -> dict[str, Json]:
-    """One run: `run_id`, `task`, `status`, `scores`, `duration_seconds`, `error`."""
-    error = outcome.error
-    return {
-        "run_id": outcome.run_id,
-        "task": task,
-        "status": str(outcome.status),
-        "scores": dict(outcome.scores),
-        "duration_seconds": round(outcome.duration_seconds, 3),
-        "error": None if error is None else {key: error.get(key) for key in ("code", "message", "step_id")},
-    }
-
-
-def is_passed(call: BundleRun, *, fail_under: float | None = None) -> bool:
-    """The word for a whole call: without a mark every score must be 1, with one the mean must reach it."""
-    return call.passed if fail_under is None else is_acceptable(call, fail_under=fail_under)
-
-
-def is_acceptable(call: BundleRun, *, fail_under: float | None = None) -> bool:
-    """What the exit code says: every run completed, and the mean score reaches the mark if there is one."""
-    if not call.completed:
-        return False
-    return fail_under is None or (call.mean is not None and call.mean >= fail_under)
 
 
 def dry_run_report(dry: DryRun) -> dict[str, Json]:
@@ -99,15 +68,6 @@ def summary_lines(call: BundleRun) -> Iterator[str]:
     yield from _skipped(call.plan.skipped)
 
 
-def run_line(run: TaskRun) -> str:
-    """One run in one line: `tasks/hello.json v1: passed (hello: 1), 0.1 s, run run-…`."""
-    outcome = run.outcome
-    version = f" v{outcome.task_version}" if outcome.task_version is not None else ""
-    scores = ", ".join(f"{name}: {_score(score)}" for name, score in outcome.scores.items())
-    shown = f" ({scores})" if scores else ""
-    return f"{run.item.label}{version}: {outcome.word}{shown}, {outcome.duration_seconds:.1f} s, run {outcome.run_id}"
-
-
 def listing_report(bundles: Sequence[Installed]) -> list[dict[str, Json]]:
     """`run` without a bundle: what is installed."""
     from agent_env.bundles.model import BundleKind
@@ -136,7 +96,3 @@ def _skipped(names: Sequence[str]) -> Iterator[str]:
 
 def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _score(score: float | None) -> str:
-    return "unscored" if score is None else f"{score:g}"

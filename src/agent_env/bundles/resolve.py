@@ -6,7 +6,18 @@ from collections.abc import Iterator, Mapping
 
 from agent_env.bundles.json_paths import Path, rewritten, spelled, texts_in, value_at, values_at
 from agent_env.bundles.model import Bundle, Entry
-from agent_env.bundles.references import Output, Reference, RefsOf, ResolvedBundle, ResolvedEntry, Resolver, Site, Unknown
+from agent_env.bundles.references import (
+    AliasOf,
+    Output,
+    Reference,
+    RefsOf,
+    ResolvedBundle,
+    ResolvedEntry,
+    Resolver,
+    Site,
+    Unknown,
+    no_alias,
+)
 from agent_env.documents.task import TaskDocument
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
@@ -22,21 +33,22 @@ DEFAULTED: Mapping[str, Mapping[str, str]] = {
 """Step type → its fields that a default of `bundle.toml` fills. (Its model becomes the run's solver model.)"""
 
 
-def resolve_bundle(bundle: Bundle, refs_of: RefsOf) -> tuple[ResolvedBundle, list[Problem]]:
+def resolve_bundle(bundle: Bundle, refs_of: RefsOf, alias_of: AliasOf = no_alias) -> tuple[ResolvedBundle, list[Problem]]:
     """Resolves every reference of a bundle.
 
     Args:
         bundle: Parsed.
         refs_of: The declared references of a step type.
+        alias_of: The id that a name of an installed bundle stands for.
 
     Returns:
         The resolved bundle and all problems.
     """
-    resolver = Resolver(bundle, refs_of)
+    resolver = Resolver(bundle, refs_of, alias_of)
     entries = tuple(
         resolver.toml(entry) if entry.task is None else TaskResolver(resolver, entry, entry.task).resolve() for entry in bundle.entries
     )
-    return ResolvedBundle(bundle, entries), resolver.problems
+    return ResolvedBundle(bundle, (*entries, *map(ResolvedEntry, resolver.derived))), resolver.problems
 
 
 class TaskResolver:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.locks import bundle_locks
 from agent_env.bundles.materialising import WriteStores, Written, materialise
 from agent_env.bundles.plan import BundlePlan, PlannedEval, plan_folder
-from agent_env.bundles.preflight import preflight
+from agent_env.bundles.verdict import Result, Verdict
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
 from agent_env.documents.outcomes import OUTCOMES, Kind
 from agent_env.documents.updates import Json
@@ -42,6 +44,8 @@ class BundleRunRequest:
     """Runs of each task and seed."""
     seeds: Sequence[Mapping[str, Json]] = ()
     """Placeholder values; a run for each."""
+    seeds_file: Path | None = None
+    """The same from a CSV file, which is checked against the tasks' placeholders."""
     seed: int | None = None
     """Fills `<seed>`, differently in each run, the same in each call."""
     concurrency: int | None = None
@@ -55,6 +59,8 @@ class BundleRunRequest:
     model: str | None = None
     overrides: Mapping[str, Json] = field(default_factory=dict)
     """`user_overrides` of every run."""
+    models: Mapping[str, Json] = field(default_factory=dict)
+    """`record`, `replay` and `model_budget` of every run; see `RunOptions`."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
     strict: bool = False
 
@@ -73,6 +79,11 @@ class TaskRun:
         """`tasks/hello.json`"""
         return self.item.task.name
 
+    @property
+    def result(self) -> Result:
+        """The run under its task's name."""
+        return Result.of(self.task, self.outcome, self.item.label)
+
 
 @dataclass(frozen=True)
 class BundleRun:
@@ -88,24 +99,9 @@ class BundleRun:
         """What was planned."""
         return self.written.plan
 
-    @property
-    def completed(self) -> bool:
-        """Every run came to its end by itself."""
-        return all(run.outcome.status == "completed" for run in self.runs)
-
-    @property
-    def passed(self) -> bool:
-        """Every run completed, and no score is below 1."""
-        return self.completed and all(score is None or score >= 1 for run in self.runs for score in run.outcome.scores.values())
-
-    @property
-    def mean(self) -> float | None:
-        """Mean over the runs that have scores, of each run's own mean; None when nothing was scored.
-
-        Runs whose ending does not count (a machine's fault, a cancellation) are left out, not taken as 0.
-        """
-        means = [mean for run in self.runs if run.outcome.counts and (mean := _mean(run.outcome.scores)) is not None]
-        return sum(means) / len(means) if means else None
+    def verdict(self, fail_under: float | None = None) -> Verdict:
+        """What the runs come to, with a mark for their mean score or without."""
+        return Verdict([run.result for run in self.runs], fail_under)
 
     def of_eval(self, evaluation: PlannedEval) -> list[TaskRun]:
         """The runs of an eval's tasks."""
@@ -166,7 +162,14 @@ def plan_request(request: BundleRunRequest, stores: WriteStores) -> BundlePlan:
         name=request.name,
         overrides=request.overrides,
         strict=request.strict,
+        seeds=request.seeds_file,
+        numbered=request.seed is not None,
     )
+
+
+def seeds_of(request: BundleRunRequest, plan: BundlePlan) -> Sequence[Mapping[str, Json]]:
+    """The placeholder values of a call, each a run of each task; empty without any."""
+    return [*request.seeds, *(plan.seeds.rows if plan.seeds is not None else ())]
 
 
 def dry_run(request: BundleRunRequest, stores: WriteStores) -> DryRun:
@@ -176,7 +179,7 @@ def dry_run(request: BundleRunRequest, stores: WriteStores) -> DryRun:
         ProblemsError: Everything wrong, in one round.
     """
     written = materialise(plan_request(request, stores), stores, dry_run=True)
-    return DryRun(written, len(written.plan.tasks) * request.attempts * max(1, len(request.seeds)))
+    return DryRun(written, len(written.plan.tasks) * request.attempts * max(1, len(seeds_of(request, written.plan))))
 
 
 async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Config, observer: BundleObserver | None = None) -> BundleRun:
@@ -190,13 +193,15 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     """
     stores = engine.stores
     plan = await asyncio.to_thread(plan_request, request, stores)
-    problems = await preflight(plan, engine.provider, config.sandbox.default, request.overrides)
-    if problems:
-        raise ProblemsError(problems)
+    found = await engine.preflight({task.name: task.plan for task in plan.tasks}, request.overrides)
+    if found.problems:
+        raise ProblemsError(found.problems)
     on_wait = observer.on_wait if observer else None
     bundles = {write.bundle_id for write in plan.writes}
     async with bundle_locks(config.state_root / "locks", bundles, limits=config.limits, on_wait=on_wait):
-        written = await asyncio.to_thread(materialise, plan, stores)
+        written = await asyncio.to_thread(materialise, plan, stores, pin=partial(_pinned, config))
+        overrides = await asyncio.to_thread(_with_agents, written, request, stores, config)
+    request = replace(request, overrides=overrides)
     if observer is not None:
         observer.on_written(written)
     items = _work(request, written)
@@ -204,9 +209,26 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     return await _Call(request, engine, written, observer).run(items, max(1, concurrency))
 
 
+def _with_agents(written: Written, request: BundleRunRequest, stores: WriteStores, config: Config) -> Mapping[str, Json]:
+    """The request's overrides, once the agents that installed bundles have are written."""
+    from agent_env.bundles.named_agents import with_agents
+
+    return with_agents([task.plan for task in written.plan.tasks], request.overrides, stores, default_id=config.default_agent_id)
+
+
+def _pinned(config: Config, name: str) -> str:
+    """An image's name pinned to what its registry has now. In a thread of its own, which has no event loop yet."""
+    from agent_env.images import ImageReference
+    from agent_env.images.opening import keyring_of
+    from agent_env.images.presence import pinned_now
+
+    keyring = keyring_of(config, environ=os.environ)
+    return str(asyncio.run(pinned_now(ImageReference.parse(name), keyring, limits=config.limits)))
+
+
 def _work(request: BundleRunRequest, written: Written) -> list[WorkItem]:
     shared = {**request.overrides, **({"agent_model": request.model} if request.model else {})}
-    return plan_work(written, attempts=request.attempts, seeds=request.seeds, seed=request.seed, overrides=shared)
+    return plan_work(written, attempts=request.attempts, seeds=seeds_of(request, written.plan), seed=request.seed, overrides=shared)
 
 
 class _Call:
@@ -263,7 +285,12 @@ class _Call:
         """Goes on with an unfinished run. One that was torn down needs its places made again."""
         redeploy = self._request.redeploy or before.status in {"cancelled", "failed"}
         return await self._engine.resume(
-            before.run_id, redeploy=redeploy, observer=self._observer, overrides=self._request.overrides or None
+            before.run_id,
+            redeploy=redeploy,
+            keep=self._request.keep,
+            pause_on_failure=self._request.pause_on_failure,
+            observer=self._observer,
+            overrides=self._request.overrides or None,
         )
 
     def _options(self, item: WorkItem, run_id: str) -> RunOptions:
@@ -282,6 +309,7 @@ class _Call:
             bundle_path=item.task.name,
             work_key=item.key,
             run_id=run_id,
+            **self._request.models,
         )
 
 
@@ -310,8 +338,3 @@ def _failed(item: WorkItem, run_id: str, error: AgentEnvError) -> RunOutcome:
         duration_seconds=0.0,
         error=described(error, None),
     )
-
-
-def _mean(scores: Mapping[str, float | None]) -> float | None:
-    numbers = [score for score in scores.values() if score is not None]
-    return sum(numbers) / len(numbers) if numbers else None

@@ -8,20 +8,9 @@ from collections.abc import Mapping
 from agent_env.bundles.json_paths import Path, spelled_below
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError
-from agent_env.redaction import MASK, is_secret_key, mask_user_info
+from agent_env.redaction import MASK, is_secret_key, looks_secret, mask_tokens, mask_user_info
 from agent_env.steps.registry import step_class
 
-_TOKENS = re.compile(
-    r"\bsk-[A-Za-z0-9_-]{16,}"  # model providers
-    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
-    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
-    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
-    r"|\bAIza[A-Za-z0-9_-]{30,}"
-    r"|\bhf_[A-Za-z0-9]{20,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-    re.DOTALL,
-)
 _REFERENCE = re.compile(r"(?:env|secret):[^?\s]+")
 _VARIABLES = frozenset({"env", "env_vars", "default_env_vars"})
 """Tables whose entries are dropped whole when they look like secrets: an empty variable would be worse than none."""
@@ -44,7 +33,7 @@ class Scrubber:
 
     def look(self, text: str, where: str) -> None:
         """Notes that a file, which is left as it is, seems to hold a secret."""
-        if _TOKENS.search(text):
+        if mask_tokens(text) != mask_user_info(text):
             self._notes.append(f"{where} holds what looks like a key; the file was left as it is")
 
     def _member(self, key: str, value: Json, where: str, path: Path) -> Json:
@@ -65,17 +54,13 @@ class Scrubber:
     def _text(self, key: str, text: str, where: str, path: Path) -> str:
         if _REFERENCE.fullmatch(text):
             return text
-        masked = MASK if text and is_secret_key(key) else _masked(text)
+        masked = MASK if text and is_secret_key(key) else mask_tokens(text)
         if masked != text:
             self._notes.append(f"{where}: {spelled_below(path)} was masked")
         return masked
 
     def _is_secret(self, name: str, value: Json) -> bool:
-        return isinstance(value, str) and not _REFERENCE.fullmatch(value) and (is_secret_key(name) or _masked(value) != value)
-
-
-def _masked(text: str) -> str:
-    return _TOKENS.sub(MASK, mask_user_info(text))
+        return isinstance(value, str) and not _REFERENCE.fullmatch(value) and (is_secret_key(name) or looks_secret(value))
 
 
 def cleaned_step(step: Mapping[str, Json], *, keep_user_fields: bool) -> tuple[dict[str, Json], list[str]]:

@@ -102,7 +102,12 @@ def _registry_image(value: Json) -> str | None:
     """An image reference that says which registry it is in, so that it means the same on every machine."""
     host = value.split("/")[0] if isinstance(value, str) and "/" in value else ""
     right = host == "localhost" or "." in host or ":" in host
-    return None if right and not re.search(r"\s", value) else "is an image that names its registry, such as 'docker.io/library/alpine:3.20'"
+    if not right or re.search(r"\s", value):
+        return "is an image that names its registry, such as 'docker.io/library/alpine:3.20'"
+    from agent_env.images.reference import reference_problem
+
+    wrong = reference_problem(value)
+    return f"is the name of an image; this one {wrong}" if wrong else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,10 @@ def toml_problems(
     for name, key in rules.keys.items():
         if name in data:
             problems += _value_problems(name, key, data[name], file)
+            if key.below is not None and isinstance(data[name], dict):
+                wrong, remarks = unknown_key_problems(data[name], key.below, source=file, path=at("$", name), strict=strict)
+                problems += wrong
+                warnings += remarks
     return problems, warnings
 
 
@@ -223,14 +232,10 @@ def _value_problems(name: str, key: Key, value: Json, file: str) -> Iterator[Pro
     if said:
         yield Problem(f"{name} {said}, not {_short(value)}", file, at("$", name))
     elif key.below is not None:
-        for below, entry in value.items():
-            where = at(at("$", name), below)
-            if below not in key.below:
-                yield Problem(f"unknown key {below!r}", file, where, f"accepted: {', '.join(key.below)}")
-                continue
-            wrong = key.below[below](entry)
+        for below, check in key.below.items():
+            wrong = check(value[below]) if below in value else None
             if wrong:
-                yield Problem(f"{below} {wrong}, not {_short(entry)}", file, where)
+                yield Problem(f"{below} {wrong}, not {_short(value[below])}", file, at(at("$", name), below))
 
 
 def _short(value: Json) -> str:

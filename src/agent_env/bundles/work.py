@@ -13,13 +13,12 @@ from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.plan import BundlePlan, PlannedTask
 from agent_env.defaults import Limits
+from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json
 
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow
 
-SEED_KEY = "seed"
-"""The placeholder, `<seed>`, that a call's `--seed` fills, differently for each run and the same in each repetition of the call."""
 _PAGE, _PAGES = 200, 25
 """How far back the last call for some work is looked for among runs of other bundles."""
 
@@ -37,10 +36,16 @@ class WorkItem:
     """Of the task's name in its bundle, its steps, the files that it uses, the seed, the attempt and the overrides: not of ids, versions,
     or where the bundle lies."""
 
+    row: int | None = None
+    """Which row of the seeds it is filled with, from 0; None without seeds."""
+    rows: int = 1
+    """How many there are."""
+
     @property
     def label(self) -> str:
         """How people tell it from the other runs of the call."""
-        return f"{self.task.name} #{self.attempt + 1}" if self.attempts > 1 else self.task.name
+        named = self.task.name if self.row is None else f"{self.task.name} [{row_name(self.row + 1, self.seed)}]"
+        return f"{named} #{self.attempt // self.rows + 1}" if self.attempts > self.rows else named
 
 
 def plan_work(
@@ -74,7 +79,7 @@ def plan_work(
                     else dict(values)
                 )
                 key = _digest([task.name, contents[task.id, task.name], filled, index, overrides or {}])
-                items.append(WorkItem(task, index, total, filled, key))
+                items.append(WorkItem(task, index, total, filled, key, number if seeds else None, len(per_task)))
     return items
 
 

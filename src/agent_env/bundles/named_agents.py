@@ -1,0 +1,71 @@
+"""Agents that a call or a task names by an alias, and the default one: written from their installed bundles before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from agent_env.bundles.materialising import materialise
+from agent_env.bundles.model import KINDS, BundleKind
+from agent_env.bundles.single_plans import plan_named
+from agent_env.documents.updates import Json
+
+if TYPE_CHECKING:
+    from agent_env.bundles.materialising import WriteStores
+    from agent_env.engine import TaskPlan
+    from agent_env.steps.contract import Step
+
+_DEPLOYING = frozenset({"deploy_agent", "install_agent"})
+_FIELD = "a2a_agent_id"
+
+
+def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores: WriteStores, *, default_id: str) -> dict[str, Json]:
+    """Writes the agents that these tasks will deploy, as far as installed bundles have them.
+
+    Args:
+        plans: The tasks.
+        overrides: `user_overrides` of their runs, which may name other agents than the tasks do.
+        stores: Where they are written.
+        default_id: The agent that is meant where nobody names one.
+
+    Returns:
+        The overrides, with the ids of what was named by an alias.
+
+    Raises:
+        NotFoundError: `BUNDLE:NAME` names a bundle or agent that is not there.
+        ProblemsError: Everything wrong with an installed bundle's agent.
+    """
+    written: dict[str, str] = {}
+
+    def id_of(name: str, *, stored_will_do: bool = False) -> str:
+        if stored_will_do and stores.documents.get(KINDS[BundleKind.AGENT].collection, name) is not None:
+            return name
+        if name not in written:
+            found = plan_named(BundleKind.AGENT, name, stores)
+            if found is not None:
+                materialise(found[0], stores)
+            written[name] = name if found is None else found[1]
+        return written[name]
+
+    made = dict(overrides)
+    steps = {step.id: step for plan in plans for step in _deploying(plan)}
+    chosen = made.get(_FIELD)
+    if isinstance(chosen, str) and chosen:
+        made[_FIELD] = id_of(chosen)
+    params = {str(id): dict(each) for id, each in (made.get("step_params") or {}).items()}
+    for id, step in steps.items():
+        own = params.get(id, {}).get(_FIELD)
+        named = own or (None if chosen else getattr(step, _FIELD, None))
+        if named:
+            found = id_of(str(named), stored_will_do=True)
+            if found != named:
+                params[id] = {**params.get(id, {}), _FIELD: found}
+        elif not chosen:
+            id_of(default_id)
+    if params:
+        made["step_params"] = params
+    return made
+
+
+def _deploying(plan: TaskPlan) -> Iterator[Step]:
+    return (step for step in plan.steps.values() if step.type_name in _DEPLOYING)

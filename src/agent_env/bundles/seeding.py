@@ -1,0 +1,43 @@
+"""Filling tasks with the rows of a file, tried before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from agent_env.documents.placeholders import seed_remarks
+from agent_env.documents.seeds import SEED_KEY, Seed, SeedTable
+from agent_env.engine.plan import TaskPlan
+from agent_env.errors import Problem, ProblemsError
+
+
+def seed_findings(
+    table: SeedTable | None, tasks: Mapping[str, TaskPlan], *, numbered: bool = False, strict: bool = False
+) -> tuple[list[Problem], list[Problem]]:
+    """Problems and warnings of filling tasks with the rows of a table.
+
+    Args:
+        table: The seeds, if any.
+        tasks: Source → task.
+        numbered: `<seed>` is filled with a number for each run.
+        strict: Warnings are problems.
+    """
+    remarks = seed_remarks(table, {name: task.documents for name, task in tasks.items()}, numbered=SEED_KEY if numbered else None)
+    problems = [problem for row in _rows(table, numbered=numbered) for task in tasks.values() for problem in _misfits(task, *row)]
+    return ([*problems, *remarks], []) if strict else (problems, remarks)
+
+
+def _rows(table: SeedTable | None, *, numbered: bool) -> Iterator[tuple[Seed, str]]:
+    if table is None:
+        return
+    extra = {SEED_KEY: 0} if numbered else {}
+    for place, row in zip(table.places, table.rows, strict=True):
+        yield {**extra, **row}, f"with {place} of {table.source}"
+
+
+def _misfits(task: TaskPlan, seed: Seed, where: str) -> Iterator[Problem]:
+    """What a row's values break in a task."""
+    try:
+        task.seeded(seed)
+    except ProblemsError as error:
+        yield from (replace(problem, message=f"{where}: {problem.message}") for problem in error.problems)

@@ -1,0 +1,101 @@
+"""Runs under the names by which their users know them, and what many of them come to: for every face of agent-env."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_env.engine.outcome import RunOutcome
+
+ERROR_KEYS = ("code", "message", "step_id")
+"""What the documented JSON says of an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run under the name by which its user knows the task."""
+
+    task: str
+    run_id: str
+    status: str
+    word: str
+    scores: Mapping[str, float | None]
+    duration_seconds: float | None
+    error: Mapping[str, Any] | None
+    counts: bool
+    """The ending may enter statistics; an infrastructure fault may not."""
+    kind: str = ""
+    version: int | None = None
+    label: str = ""
+    """What tells it from the other runs of its task: a row of the seeds, an attempt."""
+
+    @classmethod
+    def of(cls, task: str, outcome: RunOutcome, label: str = "") -> Result:
+        """An outcome of the engine."""
+        return cls(
+            task,
+            outcome.run_id,
+            outcome.status,
+            outcome.word,
+            outcome.scores,
+            outcome.duration_seconds,
+            outcome.error,
+            outcome.counts,
+            str(outcome.kind),
+            outcome.task_version,
+            label,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented shape of one run."""
+        return {
+            "run_id": self.run_id,
+            "task": self.task,
+            "status": self.status,
+            "scores": {name: score for name, score in self.scores.items() if score is not None},
+            "duration_seconds": None if self.duration_seconds is None else round(self.duration_seconds, 6),
+            "error": {name: self.error.get(name) for name in ERROR_KEYS} if self.error else None,
+        }
+
+    @property
+    def score(self) -> float | None:
+        """The mean of its verifiers' scores; None when nothing was scored or the ending does not count."""
+        numbers = [score for score in self.scores.values() if score is not None]
+        return sum(numbers) / len(numbers) if numbers and self.counts else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What all runs of one command come to."""
+
+    results: Sequence[Result]
+    fail_under: float | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """The mean score of the runs that count; None when none was scored."""
+        numbers = [score for result in self.results if (score := result.score) is not None]
+        return sum(numbers) / len(numbers) if numbers else None
+
+    @property
+    def completed(self) -> bool:
+        """Every run completed."""
+        return all(result.status == "completed" for result in self.results)
+
+    @property
+    def ok(self) -> bool:
+        """What exit code 0 says: every run completed, and the mean reaches the mark if there is one."""
+        if self.fail_under is None:
+            return self.completed
+        return self.completed and self.mean is not None and self.mean >= self.fail_under
+
+    @property
+    def passed(self) -> bool:
+        """As `ok`, and without a mark no score is below 1."""
+        return self.ok and (self.fail_under is not None or all(result.word in {"passed", "unscored"} for result in self.results))
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented object of `run --json`."""
+        return {"runs": [result.to_json() for result in self.results], "passed": self.passed}
