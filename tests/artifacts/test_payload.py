@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import stat
 import zipfile
 from pathlib import PurePosixPath
 from typing import Any
@@ -53,43 +52,9 @@ def test_a_bare_data_json_is_a_payload() -> None:
     assert expand_payload(b'{"tables": {}}') == []
 
 
-@pytest.mark.parametrize("name", ["root/../evil", "root/a/../../evil", "root/..", "root/a/../.."])
-def test_zip_slip_is_refused(name: str) -> None:
-    with pytest.raises(ProblemsError, match="leads outside"):
-        expand_payload(archive((name, b"x")))
-
-
-def test_absolute_members_stay_inside() -> None:
-    assert expand_payload(archive(("root//etc/passwd", b"x"))) == [(PurePosixPath("etc/passwd"), b"x")]
-
-
-def test_links_encrypted_double_and_damaged_members_are_refused() -> None:
-    link = zipfile.ZipInfo("root/link")
-    link.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with pytest.raises(ProblemsError, match="link or special"):
-        expand_payload(archive((link, b"/etc/passwd")))
-    with pytest.raises(ProblemsError, match="there twice"):
-        expand_payload(archive(("root/a", b"1"), ("root/./a", b"2")))
-    whole = archive(("root/a", b"content " * 50))
-    with pytest.raises(ProblemsError, match="damaged"):
-        expand_payload(whole[:40])
-    flipped = bytearray(whole)
-    flipped[45] ^= 0xFF
-    with pytest.raises(ProblemsError, match="damaged"):
-        expand_payload(bytes(flipped))
-    secret = bytearray(archive(("root/a", b"x")))
-    secret[6] |= 1
-    central = secret.index(b"PK\x01\x02")
-    secret[central + 8] |= 1
-    with pytest.raises(ProblemsError, match="encrypted"):
-        expand_payload(bytes(secret))
-
-
-def test_a_bomb_is_stopped_at_the_limit() -> None:
-    bomb = archive(("root/a", bytes(3_000_000)), ("root/b", bytes(3_000_000)))
-    assert len(bomb) < 20_000
-    with pytest.raises(ProblemsError, match="larger than it may be"):
-        expand_payload(bomb, limit_bytes=4_000_000)
+def test_names_that_differ_in_case_alone_are_two_files() -> None:
+    expanded = expand_payload(archive(("root/A", b"1"), ("root/a", b"2")))
+    assert expanded == [(PurePosixPath("A"), b"1"), (PurePosixPath("a"), b"2")]
 
 
 @pytest.mark.parametrize(

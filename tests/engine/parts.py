@@ -13,15 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_env.config import Config, SandboxConfig
+from agent_env.config import Config
 from agent_env.defaults import Limits
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import AppendRecord, SetMetadata
 from agent_env.engine import Engine, RunOptions, plan_task
 from agent_env.engine.opening import open_engine
 from agent_env.errors import RunCodeExecutionError, SandboxUnavailableError
+from agent_env.places import Command, Deed
 from agent_env.steps.contract import OnResume, SandboxRequest, Step, StepResult
 from agent_env.steps.registry import configure
+from agent_env.steps.targets import SandboxTarget
 
 LIMITS = Limits(retry_backoff_seconds=0.01, cleanup_seconds=5.0)
 
@@ -105,9 +107,9 @@ class Look(Step, type="t_look"):
 
 
 class Deploy(Step, type="t_deploy"):
-    """Deploys a sandbox with whatever provider is named, and may fail afterwards."""
+    """Deploys a sandbox with the provider that is named, and may fail afterwards."""
 
-    provider: str | None = None
+    provider: str
     log: str = ""
     fails: int = 0
 
@@ -116,6 +118,24 @@ class Deploy(Step, type="t_deploy"):
         if self.log and appended(Path(self.log), f"{self.id} {record.sandbox_id}") <= self.fails:
             raise RunCodeExecutionError("after deploying")
         return Noted((AppendRecord("deployed_sandboxes", record.to_json()),))
+
+
+class Beat(Step, type="t_beat"):
+    """Runs short commands in a sandbox's machine, one after the other, each of which leaves its attempt's id there."""
+
+    on: str
+    log: str
+    times: int
+
+    async def execute(self, run):
+        place = await run.place(SandboxTarget(self.on), Deed.RUN_CODE)
+        for number in range(self.times):
+            script = f"echo {run.attempt_id} >> /app/beats"
+            done = await place.run(Command(["sh", "-c", script], attempt=run.attempt_id))
+            if number == 0:
+                appended(Path(self.log), f"{self.id} {run.attempt_id} {done.exit_code}")
+        done = await place.run(Command(["cat", "/app/beats"], attempt=run.attempt_id))
+        return Noted((SetMetadata(("script_results", self.id), done.stdout.decode().split()),))
 
 
 class Tell(Step, type="t_tell"):
@@ -132,7 +152,7 @@ class Tell(Step, type="t_tell"):
         return Noted((SetMetadata(("script_results", self.id), {"out": f"key={value}", "token": "harmless"}),))
 
 
-KINDS = (Note, Die, DieOnceAdopted, DieOnceRefused, Hold, Look, Deploy, Tell)
+KINDS = (Note, Die, DieOnceAdopted, DieOnceRefused, Hold, Look, Deploy, Beat, Tell)
 
 
 IMPLS = [f"{kind.__module__}:{kind.__qualname__}" for kind in KINDS]
@@ -146,8 +166,7 @@ def register() -> None:
 def config_at(root: Path, **limits: Any) -> Config:
     root.mkdir(parents=True, exist_ok=True)
     url = os.environ.get("AGENT_ENV_TEST_DATABASE") or f"sqlite:///{root / 'runs.db'}"
-    bare = SandboxConfig(unsafe_host=True)  # many tests act on the bare host, because it starts fastest
-    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits), sandbox=bare, values={"task_steps.impls": IMPLS})
+    return Config(state_root=root, database_url=url, limits=replace(LIMITS, **limits), values={"task_steps.impls": IMPLS})
 
 
 @asynccontextmanager

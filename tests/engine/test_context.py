@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_env.documents.updates import AppendRecord, ExtendMetadata, SetField, SetMetadata, apply
+from agent_env.documents.updates import AppendRecord, ExtendMetadata, SetField, SetMetadata
 from agent_env.engine.context import Committed, Fold, FrozenDict, extended, frozen, thawed
+from tests.folding import apply
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),

@@ -102,13 +102,30 @@ def test_a_cancellation_that_only_reached_the_database_is_seen_at_the_next_renew
 
 def test_cancelling_a_run_whose_owner_is_dead_marks_it_and_removes_its_places(tmp_path):
     log = tmp_path / "log"
-    steps = [{"id": "box", "type": "t_deploy", "provider": "unsafe_host"}, {"id": "die", "type": "t_die", "log": str(log)}]
+    steps = [{"id": "box", "type": "t_deploy", "provider": "local"}, {"id": "die", "type": "t_die", "log": str(log)}]
     assert child(tmp_path / "state", "run", steps, run_id=RUN) is None
 
     async def whole():
         async with engine_at(tmp_path / "state") as engine:
             assert await engine.cancel(RUN)
             assert engine.stores.journal.run(RUN).status == "cancelled"
+            assert [row.state for row in engine.stores.journal.resources(RUN)] == ["closed"]
+
+    run(whole())
+
+
+def test_cancelling_a_run_whose_places_do_not_go_in_time_says_which_and_a_teardown_removes_them(tmp_path):
+    steps = [{"id": "box", "type": "t_deploy", "provider": "local"}, {"id": "die", "type": "t_die", "log": str(tmp_path / "log")}]
+    assert child(tmp_path / "state", "run", steps, run_id=RUN) is None
+
+    async def whole():
+        async with engine_at(tmp_path / "state", teardown_seconds=1e-6) as engine:
+            (box,) = engine.stores.journal.resources(RUN)
+            with pytest.raises(InfrastructureError, match=box.id):
+                await engine.cancel(RUN)
+            assert engine.stores.journal.run(RUN).status == "cancelled"
+        async with engine_at(tmp_path / "state") as engine:
+            assert (await engine.teardown(RUN)).clean
             assert [row.state for row in engine.stores.journal.resources(RUN)] == ["closed"]
 
     run(whole())

@@ -109,6 +109,39 @@ def test_d3_an_owner_that_was_suspended_and_is_woken_after_a_takeover_can_not_ac
     assert marks(log) == ["a", "hold", "hold", "late"]
 
 
+def test_d3_a_woken_owner_can_not_act_in_the_place_that_another_took_over(tmp_path):
+    """The journal would refuse what it did; the place itself refuses to do it, by the epoch."""
+    log = tmp_path / "log"
+    steps = [
+        {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm", "sandbox_type": "local"},
+        {"id": "beat", "type": "t_beat", "on": "box", "log": str(log), "times": 2000},
+    ]
+    owner = start(tmp_path / "state", "run", steps, run_id=RUN, limits={"lease_renew_seconds": 60.0})
+    until_marked(log, ["beat"], owner)
+    os.kill(owner.pid, signal.SIGSTOP)
+    taking = start(tmp_path / "state", "resume", RUN, takeover=True, keep=True)
+    try:
+        until_marked(log, ["beat", "beat"], taking)
+    finally:
+        os.kill(owner.pid, signal.SIGCONT)  # now both are at it, and only one may be
+    woken, taken = finished(owner), finished(taking)
+    assert woken is not None
+    assert taken is not None
+    assert woken["refused"] == "superseded"
+    assert (taken["status"], taken["error"]) == ("completed", None)
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            beats = engine.context(RUN)["metadata"]["script_results"]["beat"]
+            await engine.gc(include_kept=True)
+            return beats
+
+    beats = run(whole())
+    old, new = dict.fromkeys(beats)
+    assert beats == [old] * beats.count(old) + [new] * 2000, "the old owner acted after the new one had begun"
+    assert beats.count(old) < 2000
+
+
 def test_a_run_that_another_live_process_owns_is_neither_resumed_nor_torn_down(tmp_path):
     log = tmp_path / "log"
     owner = start(tmp_path / "state", "run", [{"id": "hold", "type": "t_hold", "log": str(log)}], run_id=RUN)
@@ -132,7 +165,7 @@ def test_a_failed_run_is_tried_again_from_its_failed_step_in_the_same_places(tmp
         async with engine_at(tmp_path / "state") as engine:
             log = tmp_path / "log"
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host", "log": str(log)},
+                {"id": "box", "type": "t_deploy", "provider": "local", "log": str(log)},
                 {"id": "b", "type": "t_note", "log": str(log), "fails": 1},
                 {"id": "collect", "type": "t_note", "log": str(log), "always_run": True},
             ]
@@ -154,7 +187,7 @@ def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(t
             log = tmp_path / "log"
             steps = [
                 {"id": "free", "type": "t_note", "log": str(log), "depends_on": []},
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host", "depends_on": []},
+                {"id": "box", "type": "t_deploy", "provider": "local", "depends_on": []},
                 {"id": "b", "type": "t_note", "log": str(log), "depends_on": ["box"]},
                 {"id": "c", "type": "t_note", "log": str(log), "fails": 1, "depends_on": ["b"]},
             ]
@@ -176,7 +209,7 @@ def test_a14_a_context_adopts_its_sandboxes_so_that_nobody_else_removes_them(tmp
         async with engine_at(tmp_path / "state") as engine:
             log = tmp_path / "log"
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "box", "type": "t_deploy", "provider": "local"},
                 {"id": "b", "type": "t_note", "log": str(log)},
             ]
             first = await started(engine, steps, keep=True)
@@ -210,7 +243,7 @@ def test_a_lost_lease_stops_the_run_without_tearing_down(tmp_path):
     async def whole():
         async with engine_at(tmp_path / "state", lease_renew_seconds=0.05) as engine:
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "box", "type": "t_deploy", "provider": "local"},
                 {"id": "hold", "type": "t_hold", "log": str(tmp_path / "log")},
             ]
 

@@ -87,7 +87,7 @@ def test_places_of_a_span_stay_unless_their_reset_is_asked_for(tmp_path):
             log = tmp_path / f"log{reset}"
             config = {"retry_from_step_id": "box", "reset_places": reset}
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "box", "type": "t_deploy", "provider": "local"},
                 {"id": "b", "type": "t_note", "log": str(log), "fails": 1, "retry_config": config},
             ]
             watcher = Watcher()
@@ -129,7 +129,7 @@ def test_d7_cancelling_stops_steps_runs_clean_up_and_ends_as_cancelled(tmp_path)
         async with engine_at(tmp_path / "state") as engine:
             log = tmp_path / "log"
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "box", "type": "t_deploy", "provider": "local"},
                 {"id": "hold", "type": "t_hold", "log": str(log)},
                 {"id": "clean", "type": "t_note", "log": str(log), "always_run": True},
             ]
@@ -152,7 +152,7 @@ def test_d7_a_second_cancellation_stops_the_clean_up_and_teardown_says_what_is_l
         async with engine_at(tmp_path / "state") as engine:
             log = tmp_path / "log"
             steps = [
-                {"id": "box", "type": "t_deploy", "provider": "unsafe_host"},
+                {"id": "box", "type": "t_deploy", "provider": "local"},
                 {"id": "hold", "type": "t_hold", "log": str(log)},
                 {"id": "clean", "type": "t_hold", "log": str(log), "always_run": True},
             ]

@@ -17,7 +17,6 @@ from agent_env.clock import SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, MIB
 from agent_env.documents.context import new_context
 from agent_env.documents.records import DeployedSandbox
-from agent_env.documents.updates import apply
 from agent_env.errors import DeadlineError, PlacementError, SandboxUnavailableError
 from agent_env.ids import new_attempt_id, new_sandbox_id
 from agent_env.places import Command, Completed, Deed, Place, PlaceKind, Recorded, TargetKind, Where, place_of
@@ -25,6 +24,7 @@ from agent_env.sandboxes.contract import Sandbox, SandboxSpec
 from agent_env.sandboxes.registry import provider
 from agent_env.steps import Decision, SandboxRequest, SandboxTarget, Step, StepResult, Target, read_step, step_class
 from agent_env.stores import Database, Documents, Objects
+from tests.folding import apply
 
 LIMITS = replace(DEFAULT_LIMITS, kill_grace_seconds=0.5)
 
@@ -38,6 +38,7 @@ class BenchRun:
         self.attempt_number = 1
         self.limits = LIMITS
         self.clock = SystemClock()
+        self.quiesce: str | None = None
         self.folder = folder
         self._db = Database.open(f"sqlite:///{folder / 'bench.db'}", limits=LIMITS)
         self.objects = Objects(folder / "objects", self._db)

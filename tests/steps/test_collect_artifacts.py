@@ -201,7 +201,8 @@ def test_nothing_below_the_folder_is_a_success_that_says_what_is_there(bench: Be
         await run.sh("mkdir -p /app/out/only/folders && ln -s /etc /app/out/link")
         result = await collect(run)
         assert result.failure() is None
-        assert run.metadata["collected_artifacts"]["c"] == {"artifacts": {}, "file_artifact_universe": None}
+        link = {"path": "/app/out/link", "reason": "a link to /etc"}
+        assert run.metadata["collected_artifacts"]["c"] == {"artifacts": {}, "file_artifact_universe": None, "skipped": [link]}
         assert run.metadata["collect_produced_files"] == {"step_id": "c", "base_path": "/app/out", "files": ["link", "only"]}
         assert "file_artifact_universe" not in run.metadata
         result = await collect(run, base_path="/absent")

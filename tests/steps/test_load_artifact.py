@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agent_env.errors import NotFoundError, ProblemsError, TaskError, UserError
-from agent_env.places import Entry
+from agent_env.places import Entry, Missing
 from agent_env.steps import parse_step
 from tests.steps.bench import BenchRun
 from tests.steps.conftest import Bench
@@ -185,10 +185,8 @@ class Artifacts:
         ({"artifact_id": "s"}, [".artifact_id: artifact 's' is of type 'skill', which can't be loaded here"]),
         ({"urls": ["ftp://h/x", "http://h/a"]}, [".urls[0]: has the scheme 'ftp'"]),
         ({"urls": [{"url": "http://h/a", "filename": "../x"}, {"url": "http://h/a", "name": "x"}]}, [".urls[0].filename", ".urls[1].name"]),
-        (
-            {"sandbox_name": None, "env_id": "mail", "artifact_id": "f"},
-            [".env_id: loading into an environment needs deployed environments"],
-        ),
+        ({"sandbox_name": None, "env_id": "mail", "artifact_id": "nope"}, [".artifact_id: artifact 'nope' does not exist"]),
+        ({"sandbox_name": None, "env_id": "mail", "artifact_id": "f"}, []),
     ],
 )
 def test_what_is_found_before_anything_starts(fields: dict[str, Any], says: list[str]) -> None:
@@ -202,3 +200,31 @@ def test_nothing_is_missing_when_nothing_is_known_of_artifacts() -> None:
     plan = Artifacts()
     plan.artifacts = None
     assert list(parse_step({"id": "l", "type": "load_artifact", "sandbox_name": "b", "artifact_id": "x"}, source="t").problems(plan)) == []
+
+
+TREE = {"deep/er/x.txt": b"x", "top.txt": b"t"}
+
+
+@pytest.mark.parametrize("target", ["/etc", "../etc", "/loaded/../app", "inside"])
+def test_a_link_that_leads_out_of_the_loaded_tree_is_refused_and_nothing_is_written(bench: Bench, target: str) -> None:
+    async def body(run: BenchRun) -> None:
+        run.artifacts.put_universe("files", TREE)
+        await run.sh(f"mkdir /app/kept && ln -s {target} /loaded/deep && ln -s ../app/kept /loaded/inside")
+        with pytest.raises(TaskError, match="leads out of /loaded"):
+            await run.do({"type": "load_artifact", "artifact_id": "files"})
+        assert isinstance(await (await run.box()).read(PurePosixPath("/loaded/top.txt")), Missing)
+        assert await run.sh("ls /app/kept") == ""
+
+    bench(body)
+
+
+@pytest.mark.parametrize("target", ["v1", "/loaded/v1", "chain"])
+def test_a_link_that_stays_in_the_tree_and_a_folder_that_is_named_are_followed(bench: Bench, target: str) -> None:
+    async def body(run: BenchRun) -> None:
+        run.artifacts.put_universe("files", TREE)
+        await run.sh(f"mkdir /loaded/v1 /app/real && ln -s {target} /loaded/deep && ln -s ./v1 /loaded/chain && ln -s real /app/named")
+        await run.do({"type": "load_artifact", "artifact_id": "files"})
+        await run.do({"type": "load_artifact", "artifact_id": "files", "destination_path": "/app/named"})
+        assert await run.sh("cat /loaded/v1/er/x.txt /app/real/deep/er/x.txt") == "xx"
+
+    bench(body)

@@ -32,6 +32,40 @@ WRITTEN: list[dict[str, Any]] = [
         {"type": "bash_cmd_succeeds", "bash_cmd": "test -s out/a.txt", "weight": -1}]},
     {"id": "ag", "type": "aggregate_verifiers", "verifier_ids": ["v", "vr"], "verifier_id": "total"},
     {"id": "rev", "type": "review", "label": "look", "timeout_seconds": 600},
+    {"id": "dc", "type": "run_docker_container", "sandbox_name": "box", "docker_context_artifact_id": "ctx", "container_name": "db",
+     "ports": [5432], "ready_command": "pg_isready", "network": "net1"},
+    {"id": "vu", "type": "run_container_unit_tests_verifier", "sandbox_name": "box", "container_name": "db",
+     "command": "bash /tests/run.sh", "reward_path": "/logs/reward.txt", "timeout_sec": 120},
+    {"id": "env", "type": "deploy_env", "env_id": "mail", "gateway_mode": "consistent", "depends_on": []},
+    {"id": "da", "type": "deploy_agent", "env_ids": ["mail"], "agent_name": "solver", "role": "worker", "system_prompt": "Be brief <name>",
+     "skills": [{"name": "s", "description": "d", "skill_md": "# s"}]},
+    {"id": "ia", "type": "install_agent", "sandbox_name": "box", "container_name": "db", "a2a_agent_id": "pi", "a2a_port": 8001},
+    {"id": "pr", "type": "prompt_agent", "agent_name": "solver", "prompt_id": "p", "max_conversation_turns": 3, "parts": [
+        {"kind": "text", "text": "hi"},
+        {"kind": "file", "file": {"uri": "https://h/a.png", "mimeType": "image/png", "name": "a.png"}}]},
+    {"id": "hu", "type": "deploy_human_agent"},
+    {"id": "as", "type": "add_skills", "agent_name": "solver", "skills": [{"name": "n", "description": "d", "body": "text"}]},
+    {"id": "vp", "type": "agent_prompt_response_verifier", "prompt_id": "p", "verifier_id": "vp", "criteria": [
+        {"type": "response_contains", "needles": ["42"]},
+        {"type": "response_regex_present", "pattern": "done", "flags": ["IGNORECASE"]}]},
+    {"id": "vr", "type": "rubrics_verifier", "prompt_id": "p", "verifier_id": "vr", "use_agent_judge": False, "use_trajectory": False,
+     "output_format": "rubric_partial", "judge_batch_size": 5, "criteria": [{"id": "c-1", "title": "Polite", "weight": 1}]},
+    {"id": "snapa", "type": "snapshot_agent_state", "prompt_id": "p", "agent_name": "solver"},
+    {"id": "resta", "type": "restore_agent_state", "agent_name": "solver", "artifact_id": "state"},
+    {"id": "atrig", "type": "register_agent_triggers", "agent_name": "user", "triggers": [
+        {"id": "u1", "when": {"type": "env_trigger", "env_id": "mail", "trigger_id": "t1"}}]},
+    {"id": "peer", "type": "peer_agents", "peerings": [{"source_agent_name": "solver", "peer_agent_names": ["human_agent"]}]},
+    {"id": "tools", "type": "modify_env_tool_access", "env_id": "mail", "action": "disable", "role": "worker", "tools": ["send_email"]},
+    {"id": "cfg", "type": "apply_server_config", "env_id": "mail", "tolerate_unadvertised": True, "directives": [
+        {"service": "*", "uri": "urn:agentenv:set-errors/v1", "args": {"tool_name": "x"}}]},
+    {"id": "clock", "type": "sync_env_clock", "env_id": "mail", "virtual_time": "2030-01-01T00:00:00Z",
+     "virtual_seconds_per_real_second": 60},
+    {"id": "trig", "type": "register_env_triggers", "env_id": "mail", "await_fired": ["t1"], "triggers": [
+        {"id": "t1", "when": {"type": "time", "at": "2030-01-01T00:05:00Z"}, "actions": []}]},
+    {"id": "ve", "type": "env_outcome_verifier", "env_id": "mail", "file_artifact_id": "check", "verifier_id": "ve", "prompt_id": "p"},
+    {"id": "snap", "type": "snapshot_env", "env_id": "mail", "include_env_changes": True},
+    {"id": "cli", "type": "build_mcp_cli", "env_id": "mail", "command_name": "mailctl"},
+    {"id": "reset", "type": "reset_env", "env_id": "mail"},
     {"id": "td", "type": "teardown_sandboxes", "sandbox_names": ["box"], "agent_names": ["solver"], "env_ids": ["mail"]},
 ]  # fmt: skip
 """One valid example of each type, as the reference publishes the fields."""
@@ -58,8 +92,8 @@ def test_every_type_is_read_without_a_warning_and_its_stored_form_reads_back_the
     step, warnings = read_step(data, source="t.json")
     stored = step.to_dict()
     assert warnings == []
-    assert {key: stored[key] for key in data if key not in {"criteria", "network_policy"}} == {
-        key: value for key, value in data.items() if key not in {"criteria", "network_policy"}
+    assert {key: stored[key] for key in data if key not in {"criteria", "network_policy", "skills"}} == {
+        key: value for key, value in data.items() if key not in {"criteria", "network_policy", "skills"}
     }
     assert parse_step(json.loads(json.dumps(stored)), source="t.json").to_dict() == stored
     assert stored.get("criteria") == data.get("criteria")

@@ -34,8 +34,12 @@ def point(name: str, cls: object, value: str = "plug:Shout") -> EntryPoint:
     return EntryPoint(name, value, lambda: cls)
 
 
+OURS = {"restore_agent_state"}
+"""Types that the reference does not have."""
+
+
 def test_all_49_types_are_known_and_none_is_both_built_and_waiting() -> None:
-    assert len(KNOWN_TYPES) == 49
+    assert len(KNOWN_TYPES - OURS) == 49
     assert not set(BUILT) & set(WAITING)
 
 
@@ -49,12 +53,12 @@ def test_every_step_class_declares_its_resume_and_references_in_its_own_body(typ
     assert cls.__doc__ != Step.__doc__
 
 
-def test_review_reattaches_and_every_other_step_of_this_part_repeats() -> None:
+def test_questions_to_people_and_agents_reattach_and_every_other_step_repeats() -> None:
     registry = Registry(entry_points=[])
-    assert {type: registry.step_class(type).on_resume for type in BUILT if type != "review"} == dict.fromkeys(
-        set(BUILT) - {"review"}, OnResume.REPEAT
-    )
-    assert registry.step_class("review").on_resume is OnResume.REATTACH
+    adopted = {"review", "prompt_agent"}
+    assert {type: registry.step_class(type).on_resume for type in BUILT} == {
+        type: OnResume.REATTACH if type in adopted else OnResume.REPEAT for type in BUILT
+    }
 
 
 @pytest.mark.parametrize(("type", "need"), sorted(WAITING.items()))
@@ -75,10 +79,10 @@ def test_a_plugin_of_an_own_name_is_used() -> None:
 
 
 def test_a_plugin_may_bring_a_type_that_waits_here() -> None:
-    class Deployer(Step, type="deploy_env"):
-        """Another package's way to deploy environments."""
+    class Deployer(Step, type="verify_a2a_snapshot"):
+        """Another package's way to ask people."""
 
-    assert Registry(entry_points=[point("deploy_env", Deployer)]).step_class("deploy_env") is Deployer
+    assert Registry(entry_points=[point("verify_a2a_snapshot", Deployer)]).step_class("verify_a2a_snapshot") is Deployer
 
 
 def test_a_plugin_that_claims_a_builtin_name_is_skipped_and_the_message_says_so() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import textwrap
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 
-from agent_env.errors import LaunchError, RunCodeExecutionError, RunCodeValidationError
+from agent_env.errors import LaunchError, LimitHitError, RunCodeExecutionError, RunCodeValidationError
 from agent_env.places import Command, Upload
 from agent_env.steps import parse_step
-from agent_env.steps.run_code import STAGING
+from agent_env.steps.python_code import STAGING
+from agent_env.waiting import poll
 from tests.steps.bench import BenchRun
 from tests.steps.conftest import Bench
 
@@ -88,6 +90,25 @@ def test_what_a_script_prints_is_kept_and_bytes_that_are_not_utf8_survive_f19(be
         assert log["stdout"] == "hello"
         assert "abc" in log["stderr"]
         json.dumps(run.context)
+
+    bench(body)
+
+
+def test_a_script_that_uses_up_the_places_memory_met_a_limit_and_is_told_which(bench: Bench) -> None:
+    async def body(run: BenchRun) -> None:
+        hog = "def run(given):\n    x = []\n    while True:\n        x.append(bytearray(b'x') * 10000000)"
+        with pytest.raises(LimitHitError, match=r"memory limit of \d+ bytes"):
+            await run.do({**script(run, hog), "timeout_seconds": 30})
+        assert await left(run) == ""
+
+    bench(body)
+
+
+def test_a_script_that_a_limit_of_its_own_ended_says_which(bench: Bench) -> None:
+    async def body(run: BenchRun) -> None:
+        limited = "import resource\ndef run(given):\n    resource.setrlimit(resource.RLIMIT_CPU, (1, 9))\n    while True: pass"
+        with pytest.raises(RunCodeExecutionError, match=r"exited 152 \(signal 24; its limit of processor time was reached\)"):
+            await run.do(script(run, limited))
 
     bench(body)
 
@@ -206,11 +227,68 @@ def test_a14_an_orphan_of_a_killed_attempt_is_stopped_and_can_not_write_a_result
         neighbour = await place.start(Command(["sleep", "60"], attempt="att-11111111111111"))
         await run.do({**script(run, "def run(g):\n    return 'mine'"), "id": "r"})
         assert run.metadata["script_results"]["r"] == "mine"
-        running = {entry.attempt for entry in await place.ledger() if entry.running}
-        assert running == {"att-11111111111111"}
+
+        async def only_the_neighbour() -> bool | None:
+            running = {entry.attempt for entry in await place.ledger() if entry.running}
+            return True if running == {"att-11111111111111"} else None
+
+        assert await poll(only_the_neighbour, within_seconds=20, what="the end of the orphan and of the script")
         assert await left(run) == f"{other.name}\n"
         await neighbour.aclose()
         await orphan.aclose()
+
+    bench(body)
+
+
+@pytest.mark.parametrize("mode", ["0", "444", "555"])
+def test_folders_that_a_script_closed_are_removed_with_the_rest_and_hold_up_no_later_attempt(bench: Bench, mode: str) -> None:
+    closing = f"""
+        import os
+        def run(given):
+            folder = os.path.dirname(__file__) + "/x/y"
+            os.makedirs(folder)
+            open(folder + "/z", "w").close()
+            os.chmod(folder, 0o{mode})
+            return 1
+    """
+
+    async def body(run: BenchRun) -> None:
+        await run.sh(f"mkdir -p {STAGING}/r-att-00000000000000/d/e && chmod 700 {STAGING}")
+        await run.sh(f"cd {STAGING}/r-att-00000000000000 && touch d/f d/e/g && chmod {mode} d/e d")
+        await run.do({**script(run, textwrap.dedent(closing)), "id": "r"})
+        assert await left(run) == ""
+
+    bench(body)
+
+
+def test_tp08_what_lies_in_the_users_site_neither_runs_by_itself_nor_replaces_anything_and_is_still_found(bench: Bench) -> None:
+    """An agent can write there; so can an author's own `pip install`."""
+    looking = """
+        import json, sys
+        import installed
+        try:
+            import pip as shadowed  # of the system's packages, where the place has it
+            where = shadowed.__file__
+        except ImportError:
+            where = ""
+        def run(given):
+            return [installed.VALUE, json.dumps(1), hasattr(sys, "planted"), where]
+    """
+    planted = "import sys; sys.planted = True"
+
+    async def body(run: BenchRun) -> None:
+        site = (await run.sh("python3 -c 'import site; print(site.getusersitepackages())'")).strip()
+        await run.sh(f"mkdir -p {site} && cd {site} && echo 'VALUE = 7' > installed.py")
+        for name in ("evil.pth", "usercustomize.py", "sitecustomize.py", "json.py"):
+            await run.sh(f"echo '{planted}' > {site}/{name}")
+        assert await run.sh("python3 -c 'import sys; print(hasattr(sys, \"planted\"))'") == "True\n"  # it is a real attack
+        system = (await run.sh("python3 -s -c 'import pip; print(pip.__file__)' 2>/dev/null || true")).strip()
+        await run.sh(f"mkdir {site}/pip && echo '{planted}' > {site}/pip/__init__.py")
+        await run.do({**script(run, textwrap.dedent(looking)), "id": "r"})
+        value, text, was_planted, where = run.metadata["script_results"]["r"]
+        assert (value, text) == (7, "1")
+        if system:
+            assert (was_planted, where) == (False, system)
 
     bench(body)
 
@@ -307,7 +385,6 @@ class Known:
             ".script_file: run_code 'r': script_file 'z.py' is not in the universe",
         ),
         (Known("file", "a.py"), {"script_file": "a.py"}, ".script_file: run_code 'r': script_file is for universes"),
-        (Known("file", "a.py"), {"env_id": "mail", "sandbox_name": None}, ".env_id: running code beside an environment needs deployed"),
     ],
 )
 def test_c14_what_is_found_before_anything_starts(plan: Known, fields: dict[str, Any], says: str) -> None:

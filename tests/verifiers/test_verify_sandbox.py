@@ -12,6 +12,7 @@ import pytest
 from agent_env.errors import InfrastructureError, LaunchError, PlacementError, SandboxUnavailableError
 from agent_env.places import Command
 from agent_env.verifiers.verify_sandbox import Verification
+from tests.busy import within
 from tests.memory import forget_peak, peak_bytes
 from tests.steps.bench import BenchRun
 from tests.verifiers.conftest import Bench
@@ -138,7 +139,7 @@ def test_ex01_ex02_a_command_that_outlives_its_limit_scores_0_and_its_whole_tree
         hostile = "trap '' TERM; setsid sh -c \"trap '' TERM; sleep 77\" & echo before; echo err >&2; sleep 78"
         began = monotonic()
         result = await verify(run, bash(hostile), bash("true"), shell_timeout_seconds=0.5)
-        assert monotonic() - began < 10
+        assert monotonic() - began < within(10)
         assert [row["score"] for row in result.rows] == [0, 1]
         assert result.rows[0]["justification"] == "timed out after 0.5s: err"
         assert await run.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -oE 'sleep 7[78]' || true") == ""
@@ -150,7 +151,7 @@ def test_ex05_a_background_child_does_not_hold_the_verdict(bench: Bench) -> None
     async def body(run: BenchRun) -> None:
         began = monotonic()
         assert await said(run, bash("sleep 60 & exit 0")) == (1.0, "exited 0")
-        assert monotonic() - began < 5
+        assert monotonic() - began < within(5)
 
     bench(body)
 
@@ -267,19 +268,6 @@ def test_a16_a_place_without_bash_is_told_by_the_step_that_needs_it_and_probes_d
         assert (await verify(run, exists("/app"), is_dir("/app"), contains("/etc/passwd", "root"))).score == 1.0
         with pytest.raises(LaunchError, match=r"could not be started with bash in /app.*needs bash"):
             await verify(run, bash("true"))
-
-    bench(body)
-
-
-@pytest.mark.parametrize("quiesce", ["freeze", "kill"])
-def test_quiesce_without_an_agent_does_nothing_and_says_so(bench: Bench, quiesce: str) -> None:
-    async def body(run: BenchRun) -> None:
-        place = await run.box()
-        service = await place.start(Command(["sleep", "60"], attempt="att-of-a-service"))
-        await verify(run, exists("/app"), quiesce=quiesce)
-        assert run.metadata["verifications"]["v"]["quiesce"] == f"{quiesce}: no agent lives there"
-        assert [entry.attempt for entry in await place.ledger() if entry.running] == ["att-of-a-service"]
-        await service.aclose()
 
     bench(body)
 

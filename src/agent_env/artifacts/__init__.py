@@ -5,14 +5,15 @@ Importing one name does not import the rest: most runs download nothing and unpa
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent_env.lazy import names_of
 
 if TYPE_CHECKING:
-    from agent_env.artifacts.artifacts import ArtifactDocument as ArtifactDocument
     from agent_env.artifacts.artifacts import Artifacts as Artifacts
-    from agent_env.artifacts.artifacts import FileRef as FileRef
-    from agent_env.artifacts.artifacts import Source as Source
+    from agent_env.artifacts.document import ArtifactDocument as ArtifactDocument
+    from agent_env.artifacts.document import FileRef as FileRef
+    from agent_env.artifacts.document import Source as Source
     from agent_env.artifacts.fetching import Downloaded as Downloaded
     from agent_env.artifacts.fetching import download as download
     from agent_env.artifacts.payload import expand_payload as expand_payload
@@ -20,27 +21,12 @@ if TYPE_CHECKING:
     from agent_env.artifacts.urls import name_urls as name_urls
     from agent_env.artifacts.urls import shown_url as shown_url
 
-_HOME = {
-    "ArtifactDocument": "artifacts",
-    "Artifacts": "artifacts",
-    "Downloaded": "fetching",
-    "FileRef": "artifacts",
-    "NamedUrl": "urls",
-    "Source": "artifacts",
-    "download": "fetching",
-    "expand_payload": "payload",
-    "name_urls": "urls",
-    "shown_url": "urls",
+_MODULES = {
+    "artifacts": ("Artifacts",),
+    "document": ("ArtifactDocument", "FileRef", "Source"),
+    "fetching": ("Downloaded", "download"),
+    "payload": ("expand_payload",),
+    "urls": ("NamedUrl", "name_urls", "shown_url"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = names_of(__name__, _MODULES)

@@ -1,150 +1,26 @@
-"""Artifacts: versioned documents over content-addressed objects. One place that knows how each type holds its files."""
+"""Writing artifacts: versioned documents over content-addressed objects."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Protocol
 
+from agent_env.artifacts.document import ArtifactDocument, FileRef, Source, document_of
 from agent_env.artifacts.media_types import media_type
-from agent_env.documents.artifact import (
-    FileArtifact,
-    FileArtifactUniverse,
-    InlineFile,
-    file_id,
-    path_problem,
-    read_artifact,
-)
-from agent_env.documents.spelling import near
+from agent_env.artifacts.stored import COLLECTION, StoredArtifacts
+from agent_env.documents.artifact import FileArtifact, FileArtifactUniverse, InlineFile, path_problem
 from agent_env.documents.stored import Ref, StoredDocument
-from agent_env.errors import NotFoundError, Problem, ProblemsError
+from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import check_id, derive_id
 
 if TYPE_CHECKING:
-    from agent_env.documents.artifact_kinds import (
-        CliArtifact,
-        DockerImageArtifact,
-        EnvironmentArtifact,
-        EnvironmentUniverseArtifact,
-        SkillArtifact,
-    )
-    from agent_env.stores import Document, Documents, ObjectRef, Objects
-
-COLLECTION = "artifacts"
-_FILE_ID = re.compile(r"(?P<universe>.+)__[0-9a-f]{16}", re.DOTALL)
+    from agent_env.documents.artifact_kinds import DockerImageArtifact
+    from agent_env.stores import ObjectRef
 
 
-@dataclass(frozen=True, slots=True)
-class FileRef:
-    """One file of an artifact: where its bytes are and what is known of them."""
-
-    url: str
-    """`sha256:<hex>`, or the URL of a store that was written elsewhere."""
-    sha256: str | None = None
-    size: int | None = None
-    mode: int = 0o644
-    media_type: str = "application/octet-stream"
-
-
-Source = Path | bytes | FileRef
-"""What a file is made from: a file of this machine, bytes, or an object that is already stored."""
-
-
-@dataclass(frozen=True)
-class ArtifactDocument:
-    """One version of an artifact."""
-
-    model: StoredDocument
-    digest: str
-    """Of the document's content: the same files make the same digest, on every machine."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.model.id
-
-    @property
-    def version(self) -> int:
-        """Its version."""
-        return self.model.version or 0
-
-    @property
-    def type(self) -> str:
-        """Its type."""
-        return self.model.type
-
-    @cached_property
-    def body(self) -> dict[str, Any]:
-        """The stored form, in the reference's shape."""
-        return self.model.to_json()
-
-
-class Artifacts:
+class Artifacts(StoredArtifacts):
     """Reads and writes artifacts. Every write is a new version; nothing is overwritten. Thread-safe as its stores are."""
-
-    def __init__(self, documents: Documents, objects: Objects) -> None:
-        self.documents = documents
-        self.objects = objects
-
-    def find(self, id: str, version: int | None = None) -> ArtifactDocument | None:
-        """An artifact, the newest version by default, or None. Also answers for the single files of a universe."""
-        stored = self.documents.get(COLLECTION, id, version)
-        if stored is not None:
-            return _document(stored)
-        return self._file_of_universe(id, version)
-
-    def get(self, id: str, version: int | None = None) -> ArtifactDocument:
-        """An artifact, the newest version by default.
-
-        Raises:
-            NotFoundError: There is none; the hint names the newest version, or an id of near spelling.
-            ProblemsError: Its stored document can't be read.
-        """
-        found = self.find(id, version)
-        if found is not None:
-            return found
-        newest = self.documents.get(COLLECTION, id) if version is not None else None
-        if newest is not None:
-            raise NotFoundError(f"artifact {id!r} has no version {version}", concerns=id, hint=f"its newest version is {newest.version}")
-        meant = near(id, self.documents.ids(COLLECTION))
-        hint = f"did you mean {meant!r}?" if meant else "see `agent-env artifact list`"
-        raise NotFoundError(f"artifact {id!r} does not exist", concerns=id, hint=hint)
-
-    def files(self, id: str, version: int | None = None) -> Mapping[str, FileRef]:
-        """Relative path → file, sorted by path.
-
-        A file artifact, environment or image has its own file names; a universe, command line or skill its tree; an environment universe
-        `<environment>/<file>` and `metadata/<key>/<file>`.
-
-        Raises:
-            NotFoundError: The artifact, or one that it refers to, does not exist.
-        """
-        return dict(sorted(self._files(self.get(id, version).model)))
-
-    def payload(self, id: str, version: int | None = None) -> list[tuple[PurePosixPath, bytes]]:
-        """The unpacked files of an `environment` artifact; see `payload.expand_payload`."""
-        from agent_env.artifacts.payload import expand_payload
-
-        files = self.files(id, version)
-        expanded: list[tuple[PurePosixPath, bytes]] = []
-        for name, ref in files.items():
-            expanded += expand_payload(self.read(ref), source=f"{id}/{name}")
-        return expanded
-
-    def open(self, ref: FileRef) -> BinaryIO:
-        """A file's bytes as a stream."""
-        return self.objects.open(ref.url)
-
-    def read(self, ref: FileRef) -> bytes:
-        """A file's bytes, verified."""
-        return self.objects.read(ref.url)
-
-    def path(self, ref: FileRef) -> Path:
-        """A file of this machine with these bytes, to be read only."""
-        return self.objects.path(ref.url)
 
     def put_file(
         self, id: str, source: Source, *, filename: str | None = None, description: str = "", content_type: str | None = None
@@ -183,12 +59,7 @@ class Artifacts:
         Raises:
             ProblemsError: It is empty, or paths are absolute, lead outside, or lie below a file; all at once.
         """
-        check_id(id, what="artifact id")
-        problems = list(_tree_problems(files, id))
-        if problems:
-            raise ProblemsError(problems)
-        inline = {path: _inline(self._store(path, files[path])) for path in sorted(files)}
-        return self._put(FileArtifactUniverse(id=id, files=inline))
+        return self._put_tree(id, files)
 
     def put_collected(self, id: str, files: Mapping[str, Source], version: int | None = None) -> ArtifactDocument:
         """Stores what was collected from a place: logical name → source.
@@ -201,12 +72,7 @@ class Artifacts:
         Raises:
             ConcurrentModificationError: Another version is due.
         """
-        check_id(id, what="artifact id")
-        problems = list(_tree_problems(files, id))
-        if problems:
-            raise ProblemsError(problems)
-        inline = {path: _inline(self._store(path, files[path])) for path in sorted(files)}
-        return self._put(FileArtifactUniverse(id=id, files=inline), version=version)
+        return self._put_tree(id, files, version)
 
     def put_environment(
         self, id: str, environment_name: str, source: Source, *, filename: str | None = None, description: str = ""
@@ -290,112 +156,38 @@ class Artifacts:
             # Made again on reading: they carry the version, which only the store knows.
             body.pop("file_artifact_refs", None)
             body.pop("file_artifact_ids", None)
-        return _document(self.documents.put(COLLECTION, model.id, model.type, body, version=version))
+        return document_of(self.documents.put(COLLECTION, model.id, model.type, body, version=version))
 
-    def _store(self, name: str, source: Source) -> FileRef:
+    def _put_tree(self, id: str, files: Mapping[str, Source], version: int | None = None) -> ArtifactDocument:
+        check_id(id, what="artifact id")
+        problems = list(_tree_problems(files, id))
+        if problems:
+            raise ProblemsError(problems)
+        with self.objects.batch() as batch:
+            inline = {path: _inline(self._store(path, files[path], batch)) for path in sorted(files)}
+        return self._put(FileArtifactUniverse(id=id, files=inline), version=version)
+
+    def _store(self, name: str, source: Source, into: _Keeper | None = None) -> FileRef:
         kind = media_type(name)
+        keeper = into or self.objects
         match source:
             case FileRef(sha256=str(), size=int()):
                 return source
             case FileRef(url, mode=mode):  # of a store that was written elsewhere: its digest is not known until its bytes are here
-                return _file_ref(self.objects.put(self.objects.read(url), media_type=kind), mode, kind)
+                return _file_ref(keeper.put(self.objects.read(url), media_type=kind), mode, kind)
             case bytes():
-                return _file_ref(self.objects.put(source, media_type=kind), 0o644, kind)
+                return _file_ref(keeper.put(source, media_type=kind), 0o644, kind)
             case Path():
                 mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
-                return _file_ref(self.objects.put_file(source, media_type=kind), mode, kind)
-
-    def _file_of_universe(self, id: str, version: int | None) -> ArtifactDocument | None:
-        match = _FILE_ID.fullmatch(id)
-        stored = self.documents.get(COLLECTION, match["universe"], version) if match else None
-        if stored is None:
-            return None
-        universe = _document(stored)
-        if not isinstance(universe.model, FileArtifactUniverse):
-            return None
-        for path, file in universe.model.files.items():
-            if file_id(universe.id, path) == id:
-                model = FileArtifact(
-                    id=id,
-                    version=universe.version,
-                    description=f"File of {universe.id}",
-                    filename=PurePosixPath(path).name,
-                    content_type=file.media_type,
-                    object_url=file.url,
-                    size=file.size,
-                    mode=file.mode,
-                )
-                return ArtifactDocument(model, universe.digest)
-        return None
-
-    def _files(self, model: StoredDocument) -> Iterator[tuple[str, FileRef]]:
-        reader = _READERS.get(model.type)
-        return reader(self, model) if reader else iter(())
-
-    def _of_file(self, model: FileArtifact) -> Iterator[tuple[str, FileRef]]:
-        sha256 = model.object_url.removeprefix("sha256:") if model.object_url.startswith("sha256:") else None
-        yield model.filename, FileRef(model.object_url, sha256, model.size, model.mode or 0o644, model.content_type)
-
-    def _of_universe(self, model: FileArtifactUniverse) -> Iterator[tuple[str, FileRef]]:
-        for path, file in model.files.items():
-            yield path, FileRef(file.url, file.sha256, file.size, file.mode, file.media_type)
-        if model.files:
-            return
-        refs = model.file_artifact_refs or {path: Ref(id=id) for path, id in model.file_artifact_ids.items()}
-        for path, ref in refs.items():
-            problem = path_problem(path)
-            if problem:
-                raise ProblemsError([Problem(f"the path {path!r} {problem}", model.id, "$.file_artifact_refs")])
-            yield path, self._single(ref)
-
-    def _of_image(self, model: DockerImageArtifact) -> Iterator[tuple[str, FileRef]]:
-        for name, url in (("context.tar.gz", model.build_context_object_url), ("image.tar.gz", model.tar_gz_object_url)):
-            if url:
-                yield name, FileRef(url, url.removeprefix("sha256:") if url.startswith("sha256:") else None, media_type="application/gzip")
-
-    def _of_environment(self, model: EnvironmentArtifact) -> Iterator[tuple[str, FileRef]]:
-        yield from self._files(self._pinned(model.file).model)
-
-    def _of_environment_universe(self, model: EnvironmentUniverseArtifact) -> Iterator[tuple[str, FileRef]]:
-        for ref in model.environments:
-            found = self._pinned(ref).model
-            if found.type != "environment":
-                raise ProblemsError([Problem(f"{ref.id!r} is of type {found.type!r}, not 'environment'", model.id)])
-            environment = cast("EnvironmentArtifact", found)
-            for name, file in self._of_environment(environment):
-                yield f"{environment.environment_name}/{name}", file
-        for key, ref in model.metadata_files.items():
-            for name, file in self._files(self._pinned(ref).model):
-                yield f"metadata/{key}/{name}", file
-
-    def _of_tree(self, model: CliArtifact | SkillArtifact) -> Iterator[tuple[str, FileRef]]:
-        yield from self._files(self._pinned(model.files_ref).model)
-
-    def _single(self, ref: Ref) -> FileRef:
-        model = self._pinned(ref).model
-        if not isinstance(model, FileArtifact):
-            raise ProblemsError([Problem(f"{ref.id!r} is of type {model.type!r}, not 'file'", ref.id)])
-        return next(self._of_file(model))[1]
-
-    def _pinned(self, ref: Ref) -> ArtifactDocument:
-        return self.get(ref.id, ref.version)
+                return _file_ref(keeper.put_file(source, media_type=kind), mode, kind)
 
 
-_READERS: Mapping[str, Callable[[Artifacts, Any], Iterator[tuple[str, FileRef]]]] = {
-    "file": Artifacts._of_file,
-    "file_artifact_universe": Artifacts._of_universe,
-    "docker_image": Artifacts._of_image,
-    "environment": Artifacts._of_environment,
-    "environment_universe": Artifacts._of_environment_universe,
-    "cli": Artifacts._of_tree,
-    "skill": Artifacts._of_tree,
-}
-"""Type → how its files are found."""
+class _Keeper(Protocol):
+    """What stores bytes: the objects one by one, or a batch of them."""
 
+    def put(self, data: bytes, *, media_type: str) -> ObjectRef: ...
 
-def _document(stored: Document) -> ArtifactDocument:
-    body = {**stored.body, "id": stored.id, "version": stored.version, "type": stored.type}
-    return ArtifactDocument(read_artifact(body, source=f"artifact {stored.id} version {stored.version}"), stored.digest)
+    def put_file(self, path: Path, *, media_type: str) -> ObjectRef: ...
 
 
 def _file_ref(stored: ObjectRef, mode: int, kind: str) -> FileRef:

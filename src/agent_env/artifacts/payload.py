@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
-import stat
-import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from agent_env.defaults import DEFAULT_LIMITS
+from agent_env.artifacts.zips import MAGIC, refused, unzip
+from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.documents.artifact import path_problem
 from agent_env.documents.reading import at, parse_json
 from agent_env.errors import Problem, ProblemsError
 
@@ -20,73 +18,37 @@ _ROOT = "root/"
 _DATA = "data.json"
 
 
-def expand_payload(
-    payload: bytes, *, source: str = "payload", limit_bytes: int = DEFAULT_LIMITS.payload_bytes
-) -> list[tuple[PurePosixPath, bytes]]:
+def expand_payload(payload: bytes, *, source: str = "payload", limits: Limits = DEFAULT_LIMITS) -> list[tuple[PurePosixPath, bytes]]:
     """The files of a payload, relative to their destination, in the order in which they are to be written.
 
     A payload is a zip archive with members below `root/` and an optional `data.json`, or a bare `data.json`. `files[]` of `data.json`
-    holds `path`, `content` and, for bytes, `encoding: "base64"`. Where both have a path, the member of `root/` wins.
+    holds `path`, `content` and, for bytes, `encoding: "base64"`. Where both have a path, the member of `root/` wins. Names that differ in
+    case alone are different files, as they are in every place.
 
     Args:
         payload: The archive or JSON.
         source: What it is called in problems.
-        limit_bytes: How many bytes all files together may have.
+        limits: `payload_bytes` of all files together, and what `zips.unzip` takes.
 
     Raises:
-        ProblemsError: It is neither; a path leads outside or is empty; a member is a link, encrypted, damaged or there twice; it is
-            too large.
+        ProblemsError: It is neither; a path leads outside or is empty; a member can't be unpacked (see `zips.unzip`); it is too large.
     """
     found: dict[PurePosixPath, bytes] = {}
     data = payload
-    if payload[:2] == b"PK":
-        found, data = _unzip(payload, source, limit_bytes)
+    if payload.startswith(MAGIC):
+        members = dict(unzip(payload, source=source, limits=limits, only=(_ROOT, _DATA)))
+        data = members.pop(_DATA, b"")
+        found = {PurePosixPath(name.removeprefix(_ROOT)): content for name, content in members.items()}
     if data:
         for path, content in _described(data, source if data is payload else f"{source}/{_DATA}"):
             found.setdefault(path, content)
-    if sum(map(len, found.values())) > limit_bytes:
-        raise _refused(source, None, f"holds more than {limit_bytes} bytes")
+    if sum(map(len, found.values())) > limits.payload_bytes:
+        raise refused(source, None, f"holds more than {limits.payload_bytes} bytes (limit payload_bytes)")
     for path in found:
         clash = next((parent for parent in path.parents if parent in found), None)
         if clash is not None:
-            raise _refused(source, str(path), f"lies below {str(clash)!r}, which is a file")
+            raise refused(source, str(path), f"lies below {str(clash)!r}, which is a file")
     return list(found.items())
-
-
-def _unzip(payload: bytes, source: str, limit_bytes: int) -> tuple[dict[PurePosixPath, bytes], bytes]:
-    """Members below `root/`, and the bytes of `data.json`."""
-    found: dict[PurePosixPath, bytes] = {}
-    data, left = b"", limit_bytes
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(payload))
-        for member in archive.infolist():
-            if member.is_dir() or not (member.filename.startswith(_ROOT) or member.filename == _DATA):
-                continue
-            content = _member(archive, member, source, left)
-            left -= len(content)
-            if member.filename == _DATA:
-                data = content
-                continue
-            path = _inside(member.filename[len(_ROOT) :], source, member.filename)
-            if path in found:
-                raise _refused(source, member.filename, "is there twice")
-            found[path] = content
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
-        raise _refused(source, None, f"is a damaged zip archive: {type(error).__name__}") from error
-    return found, data
-
-
-def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, source: str, left: int) -> bytes:
-    if member.flag_bits & 0x1:
-        raise _refused(source, member.filename, "is encrypted")
-    mode = member.external_attr >> 16
-    if stat.S_IFMT(mode) not in {0, stat.S_IFREG}:
-        raise _refused(source, member.filename, "is a link or special file")
-    with archive.open(member) as stream:
-        content = stream.read(left + 1)
-    if len(content) > left:
-        raise _refused(source, member.filename, "makes the payload larger than it may be")
-    return content
 
 
 def _described(data: bytes, source: str) -> Iterator[tuple[PurePosixPath, bytes]]:
@@ -126,13 +88,13 @@ def _entry(entry: Any, source: str, path: str) -> tuple[PurePosixPath, bytes]:
 
 
 def _inside(name: str, source: str, where: str) -> PurePosixPath:
+    """A described path below the destination. A leading slash means the destination itself (reference)."""
     parts = [part for part in name.split("/") if part not in {"", "."}]
     if not parts:
-        raise _refused(source, where, "has an empty path")
+        raise refused(source, where, "has an empty path")
     if ".." in parts or "\0" in name:
-        raise _refused(source, where, f"leads outside: {name!r}")
+        raise refused(source, where, f"leads outside: {name!r}")
+    wrong = path_problem("/".join(parts))
+    if wrong:
+        raise refused(source, where, wrong)
     return PurePosixPath(*parts)
-
-
-def _refused(source: str, where: str | None, message: str) -> ProblemsError:
-    return ProblemsError([Problem(message, source, where)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
+from agent_env.keeper.policy import host_rule
 
 FALLBACK_NAME = "downloaded"
 _ENTRY_KEYS = frozenset({"url", "filename"})
@@ -183,7 +185,7 @@ def _is_own(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
 def _host_listed(host: str, patterns: Sequence[str]) -> bool:
     host = host.rstrip(".").lower()
     for pattern in patterns:
-        wanted = pattern.rstrip(".").lower()
-        if host == wanted or (wanted.startswith("*.") and host.endswith(wanted[1:])):
-            return True
+        with contextlib.suppress(ValueError):  # a provider that holds the list has refused such an entry
+            if host_rule(pattern).names(host):
+                return True
     return False

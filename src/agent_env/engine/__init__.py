@@ -3,10 +3,10 @@
 from agent_env.engine.engine import Engine
 from agent_env.engine.events import Event, Observer
 from agent_env.engine.gc import GcReport
-from agent_env.engine.installation import Installation, installation_at
+from agent_env.engine.installation import Installation, installation_of
 from agent_env.engine.options import RunOptions, Stores
 from agent_env.engine.outcome import RunOutcome, Word, word_of
-from agent_env.engine.plan import TaskPlan, plan_task
+from agent_env.engine.plan import TaskPlan, plan_document, plan_task
 from agent_env.engine.resume import Choice
 from agent_env.engine.teardown import TeardownReport, teardown_run
 
@@ -23,7 +23,8 @@ __all__ = [
     "TaskPlan",
     "TeardownReport",
     "Word",
-    "installation_at",
+    "installation_of",
+    "plan_document",
     "plan_task",
     "teardown_run",
     "word_of",

@@ -12,7 +12,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.installation import EPOCH_LABEL, EXPIRES_LABEL, HOME_LABEL, SANDBOX_LABEL, Installation
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.sandboxes import EPOCH_BASE, RESOURCE_KIND
-from agent_env.engine.teardown import Removal, removals_of
+from agent_env.engine.teardown import Removal, removals_of, rows_beside
 from agent_env.errors import PlaceLostError, PlacementError, RunOwnedError
 from agent_env.stores import handover
 from agent_env.stores.records import OPEN_STATES, Lease, Resource, ResourceRow
@@ -35,9 +35,8 @@ async def adopt_all(context: Mapping[str, Json], lease: Lease, stores: Stores, p
     wanted = list(removals_of(context))
     if not wanted:
         return False
-    rows = {row.id: row for row in stores.journal.resources()}
     for removal in wanted:
-        row = rows.get(removal.sandbox_id)
+        row = stores.journal.resource(removal.sandbox_id)
         if row is None:
             await _adopt_unknown(removal, lease, stores, providers, installation)
         elif row.run_id != lease.run_id:
@@ -57,6 +56,8 @@ async def _adopt_known(row: ResourceRow, lease: Lease, stores: Stores) -> None:
     owner = stores.journal.run(row.run_id)
     base = int(row.facts.get(EPOCH_BASE, 0)) + owner.epoch
     await handover.adopt(stores.db, lease, row.id, {EPOCH_BASE: base})
+    for beside in rows_beside(stores.journal, row.id):
+        await handover.adopt(stores.db, lease, beside.id, {})
 
 
 async def _adopt_unknown(removal: Removal, lease: Lease, stores: Stores, providers: Providers, installation: Installation) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from agent_env.defaults import Limits
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError, InfrastructureError
+from agent_env.host import socket_address
 from agent_env.waiting import deadline
 
 SOCKET_NAME = "control.sock"
@@ -160,13 +160,11 @@ def _connected(folder: Path) -> socket.socket:
 def _with_short_path(folder: Path, act: Callable[[socket.socket, str], None]) -> socket.socket:
     """A socket's address holds 107 bytes, a state folder's path may be longer: the folder's descriptor stands for it."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        act(made, f"/proc/self/fd/{opened}/{SOCKET_NAME}")
+        with socket_address(folder / SOCKET_NAME) as address:
+            act(made, address)
     except OSError:
         made.close()
         raise
-    finally:
-        os.close(opened)
     made.setblocking(False)
     return made

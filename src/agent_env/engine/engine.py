@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
+from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.outcomes import Kind, Status
@@ -17,27 +19,29 @@ from agent_env.engine.context import Fold
 from agent_env.engine.events import Event, Observer
 from agent_env.engine.execution import committed_of
 from agent_env.engine.gc import KEPT_NOTE, Collector, GcReport
-from agent_env.engine.installation import Installation, installation_at
+from agent_env.engine.installation import Installation, installation_of
 from agent_env.engine.options import Providers, RunOptions, Stores
 from agent_env.engine.outcome import RunOutcome
 from agent_env.engine.owned import House, OwnedRun, plan_of
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.preflight import sandbox_problems
+from agent_env.engine.preflight import PRIVILEGES_KEY, Preflight, findings
 from agent_env.engine.resume import Choice, Resumption
-from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.signals import Cancellation, to_its_end
-from agent_env.engine.submission import learn_secrets, prepared
-from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, removals_of, remove_all
-from agent_env.errors import DeadlineError, PlacementError, Problem, RunOwnedError
-from agent_env.places import Place
+from agent_env.engine.submission import learn_references, learn_secrets, prepared
+from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, close_prompts, close_rows, removals_of, remove_all
+from agent_env.environments.settings import EnvironmentSettings
+from agent_env.errors import DeadlineError, InfrastructureError, PlacementError, RunOwnedError
+from agent_env.places import Place, Shape
 from agent_env.stores import handover
 from agent_env.stores.owners import Owner
 from agent_env.stores.records import Lease, StoredRun
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent
     from agent_env.config import Config
     from agent_env.engine.teardown import Removal
+    from agent_env.environments import LiveEnvironment
     from agent_env.redaction import Redactor
     from agent_env.sandboxes.contract import Provider
 
@@ -69,8 +73,9 @@ class Engine:
         from agent_env.redaction import Redactor
 
         self.stores = stores
-        self.installation: Installation = installation_at(config.state_root)
+        self.installation: Installation = installation_of(config)
         self.redactor = redactor or Redactor()
+        self._config = config
         self._make_provider = providers
         self._providers: dict[str, Provider] = {}
         self._live: dict[str, OwnedRun] = {}
@@ -85,6 +90,11 @@ class Engine:
             self.redactor,
             clock or SystemClock(),
             limits or config.limits or DEFAULT_LIMITS,
+            config.run.quiesce,
+            frozenset(config.get(PRIVILEGES_KEY) or ()),
+            EnvironmentSettings.of(config.get),
+            AgentSettings.of(config),
+            config.model,
         )
 
     async def __aenter__(self) -> Self:
@@ -118,18 +128,34 @@ class Engine:
         """
         options = options or RunOptions()
         learn_secrets(options.overrides, self.redactor)
-        seeded, new = prepared(plan, options, self.redactor)
+        seeded, new = prepared(plan, options, self.redactor, self._keep)
         await self.stores.journal.create_run(new)
         if options.overrides:
             self._overrides[new.run_id] = options.overrides
         self._plans[new.run_id] = seeded
         return new.run_id
 
-    async def preflight(self, plan: TaskPlan, options: RunOptions | None = None) -> list[Problem]:
-        """What providers can't do of this task, with their reasons: known before anything starts, and without starting anything."""
+    def _keep(self, value: str) -> str:
+        self.redactor.add(value)
+        return self.stores.secrets.keep(value)
+
+    async def preflight(self, plans: Mapping[str, TaskPlan], overrides: Mapping[str, Json] | None = None) -> Preflight:
+        """What can't be done of these tasks, with the reasons: known before anything starts, and without starting anything.
+
+        Args:
+            plans: File or id, as messages will name it → task.
+            overrides: `user_overrides` of their runs.
+        """
         house = self._house
-        overrides = options.overrides if options else {}
-        return await sandbox_problems(plan, self._provider, default=house.default_provider, overrides=overrides, limits=house.limits)
+        return await findings(
+            plans,
+            self._provider,
+            self.stores.secrets,
+            default=house.default_provider,
+            overrides=overrides or {},
+            limits=house.limits,
+            privileges=house.privileges,
+        )
 
     async def execute(self, run_id: str, observer: Observer | None = None) -> RunOutcome:
         """Runs a submitted run to its end, and removes its places unless they are to be kept.
@@ -148,6 +174,8 @@ class Engine:
         run_id: str,
         *,
         redeploy: bool = False,
+        keep: bool = False,
+        pause_on_failure: bool = False,
         observer: Observer | None = None,
         choices: Mapping[str, Choice | str] | None = None,
         overrides: Mapping[str, Json] | None = None,
@@ -158,6 +186,8 @@ class Engine:
         Args:
             run_id: The run.
             redeploy: Make places that are gone again, and repeat what had been done in them.
+            keep: Leave the places when the run has ended by itself, also when it was not begun so.
+            pause_on_failure: Leave them when it has failed, also when it was not begun so.
             observer: Watches.
             choices: Decisions about half-done steps that can't be resumed by themselves: `repeat` or `done`.
             overrides: Secrets of the overrides, which are not stored.
@@ -172,7 +202,7 @@ class Engine:
             learn_secrets(overrides, self.redactor)
             self._overrides[run_id] = overrides
         decided = {step_id: Choice(choice) for step_id, choice in (choices or {}).items()}
-        return await self._own(run_id, observer, Resumption(redeploy, decided), takeover=takeover)
+        return await self._own(run_id, observer, Resumption(redeploy, decided, keep, pause_on_failure), takeover=takeover)
 
     async def _own(self, run_id: str, observer: Observer | None, asked: Resumption, *, takeover: bool = False) -> RunOutcome:
         if run_id in self._live:
@@ -206,6 +236,7 @@ class Engine:
         stored = self.stores.journal.load(run_id)
         run, fold = stored.run, _fold_of(stored)
         ended: Status = cast("Status", run.status) if run.status in ENDED else "cancelled"
+        worked = sum(row.duration_seconds or 0.0 for row in stored.attempts if not row.superseded)
         return RunOutcome(
             run_id=run.run_id,
             instance_id=run.instance_id,
@@ -214,7 +245,7 @@ class Engine:
             status=ended,
             kind=Kind(run.kind) if run.kind else Kind.UNRECOGNISED,
             scores=dict(fold.scores),
-            duration_seconds=sum(row.duration_seconds or 0.0 for row in stored.attempts if not row.superseded),
+            duration_seconds=worked if run.duration_seconds is None else run.duration_seconds,
             error=run.error,
             context=fold.context,
         )
@@ -227,6 +258,9 @@ class Engine:
         """Asks a run to stop, wherever it runs; asking twice stops its clean-up. Returns whether there was anything to stop.
 
         A run whose owner is dead is marked cancelled and torn down here.
+
+        Raises:
+            InfrastructureError: It is cancelled, but something that it had made could not be removed.
         """
         by = by or str(Owner.this_process())
         if (live := self._live.get(run_id)) is not None:
@@ -244,7 +278,14 @@ class Engine:
             return True
         error = {"code": "cancelled", "message": f"cancelled by {by}", "step_id": None}
         await self.stores.journal.set_run(lease, status="cancelled", kind=str(Kind.CANCELLED), word="cancelled", error=error)
-        await self._tear_down(lease)
+        report = await self._tear_down(lease)
+        if not report.clean:
+            why = "; ".join([*(f"{name}: {why}" for name, why in report.failed.items()), *(f"{name}: not tried" for name in report.left)])
+            raise InfrastructureError(
+                f"run {run_id} is cancelled, but not all that it made is gone ({why})",
+                concerns=run_id,
+                hint=f"agent-env runs teardown {run_id} tries again",
+            )
         return True
 
     async def teardown(self, run_id: str) -> TeardownReport:
@@ -256,8 +297,9 @@ class Engine:
         return await self._tear_down(await self.stores.journal.claim(run_id))
 
     async def _tear_down(self, lease: Lease) -> TeardownReport:
-        sandboxes = self._sandboxes(lease, self.stores.journal.load(lease.run_id))
+        sandboxes = self._house.sandboxes(lease, self.stores.journal.load(lease.run_id))
         report = await sandboxes.destroy([row.id for row in sandboxes.rows()])
+        await close_prompts(self.stores.journal, lease.run_id)
         await self.stores.journal.set_run(lease, notes={KEPT_NOTE: None})
         await self.stores.journal.release(lease)
         return report
@@ -269,32 +311,46 @@ class Engine:
             RunOwnedError: A live run uses one of the sandboxes.
         """
         removals = list(removals_of(context))
-        rows = {row.id: row for row in self.stores.journal.resources()} if removals else {}
+        journal = self.stores.journal
         for removal in removals:
-            row = rows.get(removal.sandbox_id)
-            if row is not None and self.stores.journal.is_owned(row.run_id):
+            row = journal.resource(removal.sandbox_id)
+            if row is not None and journal.is_owned(row.run_id):
                 raise RunOwnedError(f"sandbox {removal.sandbox_id} is in use by run {row.run_id}", concerns=row.run_id)
 
         async def closed(removal: Removal) -> None:
-            if removal.sandbox_id in rows:
-                await self.stores.journal.closed(removal.sandbox_id)
+            await close_rows(journal, removal.sandbox_id)
 
         return await remove_all(removals, self._provider, limits=self._house.limits, closed=closed)
 
-    async def gc(self, *, dry_run: bool = False, include_kept: bool = False, providers: Iterable[str] = ()) -> GcReport:
-        """Removes what belongs to no live run: sandboxes, folders of ended runs, unreferenced objects. Only this installation's.
+    async def gc(
+        self,
+        *,
+        dry_run: bool = False,
+        include_kept: bool = False,
+        older_than_seconds: float | None = None,
+        providers: Iterable[str] = (),
+    ) -> GcReport:
+        """Removes what belongs to no live run: sandboxes, folders of ended runs, unreferenced objects, images above their budget.
+        Only this installation's.
+
+        What was kept on purpose stays until it expires, and what an interrupted run can be resumed in for `Limits.gc_resumable_seconds`.
 
         Args:
             dry_run: Only say what would go.
-            include_kept: Also what `--keep` left and has not expired.
+            include_kept: Also all of that.
+            older_than_seconds: Also that of runs whose last sign of life is longer ago than this.
             providers: Providers to ask beside the default one and those of open rows.
         """
         names = {*self._house.default_provider.replace(" ", "").split(","), *providers}
-        collector = Collector(self.stores, self._provider, self.installation, self._house.limits, self._house.clock, names)
-        return await collector.collect(dry_run=dry_run, include_kept=include_kept)
+        patience = 0.0 if include_kept else older_than_seconds
+        house = self._house
+        collector = Collector(self.stores, self._provider, self.installation, house.limits, house.clock, names, patience, self._config)
+        return await collector.collect(dry_run=dry_run)
 
     async def place_of_run(self, run_id: str, name: str | None = None) -> Place:
         """A place of a run, for a person to look at: a sandbox's or agent's, by name. A run's owner keeps its hold on it.
+
+        From now on this engine's redactor knows the secrets that the run's task refers to, as far as they still have a value.
 
         Args:
             run_id: The run; it may be going on.
@@ -304,6 +360,7 @@ class Engine:
             PlacementError: There is none of that name, or several.
         """
         stored = self.stores.journal.load(run_id)
+        await asyncio.to_thread(learn_references, stored.task or {}, self.stores.secrets)
         context = _fold_of(stored).context
         agents = {str(r["agent_name"]): DeployedAgent.read(r) for r in context.get("deployed_agents") or ()}
         machines = {str(r["sandbox_name"]): DeployedSandbox.read(r) for r in context.get("deployed_sandboxes") or ()}
@@ -314,10 +371,41 @@ class Engine:
         if record is None or record.sandbox_id is None:
             raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {', '.join(records) or 'none'}")
         lease = Lease(run_id, stored.run.epoch, Owner.this_process())
-        held = await self._sandboxes(lease, stored).hold(record.sandbox_id, record.sandbox_type)
-        if record.container_id is not None:
-            return await held.sandbox.container(record.container_id)
-        return await held.sandbox.machine()
+        sandboxes = self._house.sandboxes(lease, stored)
+        held = await sandboxes.hold(record.sandbox_id, record.sandbox_type)
+        beside = held.shape is Shape.MACHINE_BACKED and record.recorded in {"container", "in_container"}
+        container_id = record.container_id or (await sandboxes.own_container(record.sandbox_id, held) if beside else None)
+        return await (held.sandbox.machine() if container_id is None else held.sandbox.container(container_id))
+
+    @asynccontextmanager
+    async def environment_of_run(self, run_id: str, env_id: str | None = None) -> AsyncIterator[LiveEnvironment]:
+        """A deployed environment of a run, for a person to look at. A run's owner keeps its hold on it.
+
+        Args:
+            run_id: The run; it may be going on.
+            env_id: Which one, by its id or the last part of that; None is the only one.
+
+        Raises:
+            PlacementError: There is none of that name, or several.
+            SandboxUnavailableError: It is not running.
+        """
+        from agent_env.engine.looking import environment_of
+
+        async with environment_of(self._house, self.stores.journal.load(run_id), env_id) as live:
+            yield live
+
+    @asynccontextmanager
+    async def agent_of_run(self, run_id: str, name: str | None = None) -> AsyncIterator[LiveAgent]:
+        """A deployed agent of a run, to be spoken with. A run's owner keeps its hold on it.
+
+        Raises:
+            PlacementError: There is none of that name, or several and none is named.
+            SandboxUnavailableError: It is not running.
+        """
+        from agent_env.engine.looking import agent_of
+
+        async with agent_of(self._house, self.stores.journal.load(run_id), name) as live:
+            yield live
 
     async def decide(self, run_id: str, step_id: str, decision: Literal["continue", "abort"], by: str) -> None:
         """Answers a waiting review, wherever its run is.
@@ -360,19 +448,6 @@ class Engine:
     def plan(self, run_id: str) -> TaskPlan:
         """The task that a run was stored with."""
         return plan_of(self.stores.journal.load(run_id), self.stores)
-
-    def _sandboxes(self, lease: Lease, stored: StoredRun) -> Sandboxes:
-        house = self._house
-        return Sandboxes(
-            lease,
-            journal=self.stores.journal,
-            providers=house.providers,
-            installation=house.installation,
-            default_provider=house.default_provider,
-            limits=house.limits,
-            clock=house.clock,
-            rows=stored.resources,
-        )
 
 
 def _fold_of(stored: StoredRun) -> Fold:

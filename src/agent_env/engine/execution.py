@@ -17,6 +17,7 @@ from agent_env.engine.outcome import described
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.run import AttemptRun, Shared
 from agent_env.engine.scheduler import Ended
+from agent_env.engine.standing import carried_out
 from agent_env.engine.teardown import sandbox_ids
 from agent_env.errors import AgentEnvError, StepTimeoutError, StorageError
 from agent_env.steps.contract import Step, StepResult
@@ -121,7 +122,7 @@ class Execution:
         scope = asyncio.timeout(seconds)
         try:
             async with scope:
-                return await step.execute(attempt.run)
+                return await carried_out(step, attempt.run)
         except TimeoutError as error:
             if not scope.expired():
                 raise

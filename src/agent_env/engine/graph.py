@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from agent_env.documents.task import ancestries
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -23,14 +25,12 @@ class Graph:
 
     @cached_property
     def _ancestry(self) -> Mapping[str, int]:
-        """Step → all its ancestors, as a set of bits by position."""
-        ancestry: dict[str, int] = {}
-        for step_id in self.order:
-            bits = 0
-            for parent in self.waits_for[step_id]:
-                bits |= ancestry[parent] | 1 << self.position[parent]
-            ancestry[step_id] = bits
-        return ancestry
+        found = ancestries([self.position[parent] for parent in self.waits_for[step_id]] for step_id in self.order)
+        return dict(zip(self.order, found, strict=True))
+
+    def ancestry(self, step_id: str) -> int:
+        """Everything that has certainly ended when the step starts, as a set of bits by position: for questions about many steps."""
+        return self._ancestry[step_id]
 
     def depends(self, step_id: str, other: str) -> bool:
         """Whether `other` has certainly ended when `step_id` starts."""
@@ -47,14 +47,24 @@ class Graph:
             return ()
         return tuple(other for other in self.order if other == start or self.depends(other, start))
 
-    def ready(self, settled: Collection[str], started: Collection[str]) -> Iterator[str]:
+    @cached_property
+    def followers(self) -> Mapping[str, Sequence[str]]:
+        """Step → the steps that wait for it, in list order."""
+        found: dict[str, list[str]] = {step_id: [] for step_id in self.order}
+        for step_id in self.order:
+            for parent in self.waits_for[step_id]:
+                found[parent].append(step_id)
+        return found
+
+    def ready(self, settled: Collection[str], started: Collection[str], among: Collection[str] | None = None) -> Iterator[str]:
         """Steps that may start now, in list order.
 
         Args:
             settled: Steps that ended in a way that lets others go on.
             started: Steps that run or ran; they are not offered again.
+            among: Only these are looked at; None looks at all.
         """
-        for step_id in self.order:
+        for step_id in self.order if among is None else sorted(among, key=self.position.__getitem__):
             if step_id not in started and all(parent in settled for parent in self.waits_for[step_id]):
                 yield step_id
 

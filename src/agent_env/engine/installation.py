@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agent_env.clock import Clock, timestamp
-from agent_env.stores.installation import InstallationKey
+from agent_env.stores.installation import InstallationKey, home_of
+
+if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.images import Keyring
 
 SANDBOX_LABEL = "agentenv.sandbox"
 RUN_LABEL = "agentenv.run"
 HOME_LABEL = "agentenv.home"
 EPOCH_LABEL = "agentenv.epoch"
 EXPIRES_LABEL = "agentenv.expires"
-_MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Installation:
     """Derived from machine, user and path: two installations never take each other's things for their own."""
     key: InstallationKey
     """Tokens of places are derived from it, so nothing is stored and a resume has them."""
+    config: Config
 
     def labels(self, run_id: str, sandbox_id: str, *, epoch: int, ttl_seconds: float, clock: Clock) -> Mapping[str, str]:
         """What a sandbox carries from the moment it is made."""
@@ -46,25 +48,20 @@ class Installation:
         """The token of a sandbox's places."""
         return self.key.derive(run_id, sandbox_id)
 
+    def keyring(self, seen: Callable[[str], object]) -> Keyring:
+        """Who we are to registries: as the configuration says, else what `docker login` left.
 
-def installation_at(state_root: Path) -> Installation:
-    """The installation with this state folder."""
-    return Installation(state_root, home_of(state_root), InstallationKey(state_root))
+        Args:
+            seen: Told every secret before it is used.
+
+        Raises:
+            NotFoundError: A credential is a reference without a value.
+        """
+        from agent_env.images.opening import keyring_of
+
+        return keyring_of(self.config, environ=os.environ, seen=seen)
 
 
-def home_of(state_root: Path) -> str:
-    """The label of an installation."""
-    identity = f"{_machine_id()}\0{os.getuid()}\0{state_root.resolve()}"
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-@lru_cache(maxsize=1)
-def _machine_id() -> str:
-    for path in _MACHINE_ID_FILES:
-        try:
-            text = path.read_text().strip()
-        except OSError:
-            continue
-        if text:
-            return text
-    return socket.gethostname()
+def installation_of(config: Config) -> Installation:
+    """The installation that a configuration is of."""
+    return Installation(config.state_root, home_of(config.state_root), InstallationKey(config.state_root), config)

@@ -5,20 +5,23 @@ Only what steps *say* is looked at, so a name that nothing can provide is found 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
 from agent_env.engine.graph import Graph
 from agent_env.errors import Problem
+from agent_env.ids import NAME_HINT, name_problem
 from agent_env.steps.contract import Step
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget, EnvironmentTarget, SandboxTarget
 
 SHOWN_NAMES, COMPARED_NAMES = 10, 300
 """How many names a hint lists, and among how many a near spelling is looked for."""
 SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER = "sandbox", "agent", "environment", "prompt", "verifier", "container"
+_KINDS = (SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER)
 
 PROVIDED: Mapping[str, tuple[str, str]] = {
     "deploy_sandbox": (SANDBOX, "sandbox_name"),
@@ -50,10 +53,23 @@ ASKED: Mapping[str, str] = {
 }
 """Field → the kind of name that it asks for, in a step that does not provide it."""
 
-KNOWN_TYPES = frozenset({*PROVIDED, "load_artifact", "run_code", "collect_artifacts", "teardown_sandboxes", "review"})
+ON_ENVIRONMENTS = frozenset(
+    {
+        *("apply_server_config", "build_mcp_cli", "modify_env_tool_access", "register_env_triggers", "reset_env", "restore_env"),
+        *("snapshot_env", "sync_env_clock"),
+    }
+)
+"""Types that act on a deployed environment and provide no name."""
+
+ON_AGENTS = frozenset({"add_skills", "peer_agents", "register_agent_triggers", "restore_agent_state", "snapshot_agent_state"})
+"""Types that act on deployed agents and provide no name."""
+
+KNOWN_TYPES = frozenset(
+    {*PROVIDED, "load_artifact", "run_code", "collect_artifacts", "teardown_sandboxes", "review", *ON_ENVIRONMENTS, *ON_AGENTS}
+)
 """Types whose fields are understood. A plug-in's own type may provide any name, so its presence turns problems into warnings."""
 
-FORGIVING = frozenset({"teardown_sandboxes"})
+FORGIVING = frozenset({"teardown_sandboxes", "reset_env"})
 """Types that only warn about names that nobody provided."""
 
 _PRESET: Mapping[str, tuple[str, str]] = {
@@ -75,12 +91,22 @@ class Reference:
 
 def provided(step: Step) -> tuple[str, str] | None:
     """The `(kind, name)` that a step provides once it has ended well."""
-    rule = PROVIDED.get(step.type_name or step.type)
+    return _provided(step.type_name or step.type, step.id, lambda field: _field(step, field))
+
+
+def _provided(type: str, step_id: str, value: Callable[[str], Json]) -> tuple[str, str] | None:
+    rule = PROVIDED.get(type)
     if rule is None:
         return None
     kind, field = rule
-    name = _field(step, field) or (DEFAULT_AGENT if kind is AGENT else step.id)
-    return kind, str(name)
+    return kind, str(value(field) or (DEFAULT_AGENT if kind is AGENT else step_id))
+
+
+def _understood(document: Mapping[str, Json]) -> bool:
+    """Whether a step that could not be read still says what it provides."""
+    type = str(document.get("type"))
+    rule = PROVIDED.get(type)
+    return type in KNOWN_TYPES and (rule is None or isinstance(document.get(rule[1]), str | None))
 
 
 def references(step: Step) -> Iterator[Reference]:
@@ -109,38 +135,123 @@ def _asks(cls: type[Step]) -> tuple[bool, tuple[tuple[str, str], ...]]:
     return hasattr(cls, "target") or "target" in cls.model_fields, tuple(item for item in ASKED.items() if item[0] in cls.model_fields)
 
 
-def name_problems(steps: Mapping[str, Step], graph: Graph, preset: Mapping[str, Json]) -> Iterator[tuple[bool, Problem]]:
-    """Names that nothing provides, as `(fatal, problem)`; not fatal ones are warnings."""
-    kinds = (SANDBOX, AGENT, ENVIRONMENT, PROMPT, VERIFIER, CONTAINER)
-    given: dict[str, set[str]] = {kind: set(_preset_names(preset, kind)) if preset else set() for kind in kinds}
-    offers = {step_id: offer for step_id, step in steps.items() if (offer := provided(step))}
+def unprintable_names(step: Step, source: str, path: str) -> Iterator[Problem]:
+    """Names that a step gives or asks for and that can't be names."""
+    for field in _naming(type(step)):
+        value = _field(step, field)
+        for name in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(name, str) and not name.isprintable() and (wrong := name_problem(name)) is not None:
+                yield Problem(f"{field} {name!r} {wrong}", source, f"{path}.{field}", NAME_HINT)
+
+
+@cache
+def _naming(cls: type[Step]) -> tuple[str, ...]:
+    """Fields of a class of steps that hold names."""
+    return tuple(sorted({*ASKED, *(field for _, field in PROVIDED.values())} & cls.model_fields.keys()))
+
+
+class Offers:
+    """Who provides which name, and from where in the graph that is certain.
+
+    Sets of steps are bits by position, so that a question about ten thousand steps costs a few hundred machine words.
+    """
+
+    def __init__(
+        self,
+        steps: Mapping[str, Step],
+        graph: Graph,
+        preset: Mapping[str, Json],
+        unsure: Collection[str],
+        unread: Mapping[str, Mapping[str, Json]],
+    ) -> None:
+        self._graph = graph
+        self._given = {kind: frozenset(_preset_names(preset, kind)) if preset else frozenset[str]() for kind in _KINDS}
+        self._providers: dict[tuple[str, str], int] = {}
+        self._of_kind: dict[str, int] = dict.fromkeys(_KINDS, 0)
+        self._named: dict[int, str] = {}
+        self._opaque = 0
+        self._unsure = sum(1 << graph.position[step_id] for step_id in unsure)
+        for position, step_id in enumerate(graph.order):
+            step, bit = steps.get(step_id), 1 << position
+            document = unread.get(step_id, {})
+            if (step.type_name or step.type) not in KNOWN_TYPES if step is not None else not _understood(document):
+                self._opaque |= bit
+            offer = provided(step) if step is not None else _provided(str(document.get("type")), step_id, document.get)
+            if offer is not None:
+                self._providers[offer] = self._providers.get(offer, 0) | bit
+                self._of_kind[offer[0]] |= bit
+                self._named[position] = offer[1]
+
+    def certain(self, step_id: str, kind: str, name: str) -> bool:
+        """Whether the name is provided whenever the step starts."""
+        return name in self._given[kind] or bool(self._graph.ancestry(step_id) & self._providers.get((kind, name), 0))
+
+    def opaque(self, step_id: str) -> bool:
+        """Whether something before the step could not be read: it may have been meant to provide anything."""
+        return bool(self._graph.ancestry(step_id) & self._opaque)
+
+    def unsure(self, step_id: str) -> bool:
+        """Whether it is not known what the step waits for, so that any earlier step may be meant."""
+        return bool((self._graph.ancestry(step_id) | 1 << self._graph.position[step_id]) & self._unsure)
+
+    def earlier(self, step_id: str, kind: str, name: str) -> str | None:
+        """The first step that provides the name and stands before the step in the list, whether or not the step waits for it."""
+        before = self._providers.get((kind, name), 0) & ((1 << self._graph.position[step_id]) - 1)
+        return self._graph.order[(before & -before).bit_length() - 1] if before else None
+
+    def known(self, step_id: str, kind: str) -> tuple[list[str], int]:
+        """Names of the kind that are provided whenever the step starts, sorted, and how many there are.
+
+        Of more than are compared only the first few are given: thousands of steps may each miss one of thousands of names.
+        """
+        bits = self._graph.ancestry(step_id) & self._of_kind[kind]
+        count = bits.bit_count()
+        few = islice(_positions(bits), SHOWN_NAMES if count > COMPARED_NAMES else None)
+        names = sorted(self._given[kind].union(self._named[position] for position in few))
+        return names, max(count, len(names))
+
+
+def name_problems(
+    steps: Mapping[str, Step],
+    graph: Graph,
+    preset: Mapping[str, Json],
+    unsure: Collection[str] = (),
+    unread: Mapping[str, Mapping[str, Json]] | None = None,
+) -> Iterator[tuple[bool, Problem]]:
+    """Names that nothing provides, as `(fatal, problem)`; not fatal ones are warnings.
+
+    Args:
+        steps: Those that could be read.
+        graph: All of them.
+        preset: The context that the run starts with.
+        unsure: Steps whose place in the graph is not known, because what they depend on could not be read.
+        unread: Steps that could not be read, as they are written, with the type that is meant: what they provide may still be plain.
+    """
+    offers = Offers(steps, graph, preset, unsure, unread or {})
     for index, step_id in enumerate(graph.order):
         step = steps.get(step_id)
         if step is None or (step.type_name or step.type) not in KNOWN_TYPES:
             continue
-        before = graph.before(step_id)
-        # A step that could not be read may have been meant to provide it.
-        opaque = any(other not in steps or (steps[other].type_name or steps[other].type) not in KNOWN_TYPES for other in before)
         for wanted in references(step):
-            known = given[wanted.kind] | {offers[other][1] for other in before if offers.get(other, ("", ""))[0] == wanted.kind}
-            if wanted.name not in known:
-                fatal = not opaque and (step.type_name or step.type) not in FORGIVING
-                yield fatal, _problem(index, wanted, known, offers, graph.order[:index])
+            if not offers.certain(step_id, wanted.kind, wanted.name):
+                if offers.unsure(step_id) and offers.earlier(step_id, wanted.kind, wanted.name) is not None:
+                    continue
+                fatal = not offers.opaque(step_id) and (step.type_name or step.type) not in FORGIVING
+                yield fatal, _problem(index, step_id, wanted, offers)
 
 
-def _problem(index: int, wanted: Reference, known: Iterable[str], offers: Mapping[str, tuple[str, str]], earlier: Sequence[str]) -> Problem:
-    unordered = [other for other in earlier if offers.get(other) == (wanted.kind, wanted.name)]
+def _problem(index: int, step_id: str, wanted: Reference, offers: Offers) -> Problem:
     path = f"$[{index}].{wanted.field}"
-    if unordered:
+    unordered = offers.earlier(step_id, wanted.kind, wanted.name)
+    if unordered is not None:
         return Problem(
-            f"uses the {wanted.kind} {wanted.name!r}, but nothing makes this step wait for {unordered[0]!r}, which provides it",
+            f"uses the {wanted.kind} {wanted.name!r}, but nothing makes this step wait for {unordered!r}, which provides it",
             path=path,
-            hint=f"add {unordered[0]!r} to depends_on",
+            hint=f"add {unordered!r} to depends_on",
         )
-    names = sorted(known)
-    # Bounded, for thousands of steps may each miss one of thousands of names.
-    meant = near(wanted.name, names) if len(names) <= COMPARED_NAMES else None
-    more = f" and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
+    names, count = offers.known(step_id, wanted.kind)
+    meant = near(wanted.name, names) if count <= COMPARED_NAMES else None
+    more = f" and {count - SHOWN_NAMES} more" if count > SHOWN_NAMES else ""
     hint = f"did you mean {meant!r}?" if meant else f"provided before: {', '.join(map(repr, names[:SHOWN_NAMES])) or 'none'}{more}"
     return Problem(f"uses the {wanted.kind} {wanted.name!r}, which no earlier step provides", path=path, hint=hint)
 
@@ -155,6 +266,13 @@ def _of_target(target: SandboxTarget | AgentTarget | EnvironmentTarget) -> Itera
             yield Reference(AGENT, agent_name, "agent_name")
         case EnvironmentTarget(env_id):
             yield Reference(ENVIRONMENT, env_id, "env_id")
+
+
+def _positions(bits: int) -> Iterator[int]:
+    while bits:
+        lowest = bits & -bits
+        yield lowest.bit_length() - 1
+        bits ^= lowest
 
 
 def _field(step: Step, field: str) -> Json:

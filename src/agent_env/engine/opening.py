@@ -12,7 +12,7 @@ from agent_env.engine.engine import Engine
 from agent_env.engine.options import Stores
 from agent_env.engine.teardown import DEFAULT_PROVIDER
 from agent_env.redaction import Redactor
-from agent_env.sandboxes import provider
+from agent_env.sandboxes.configured import configured
 from agent_env.steps.registry import configure
 from agent_env.stores.opening import open_memory
 
@@ -32,25 +32,33 @@ async def open_engine(config: Config) -> AsyncIterator[Engine]:
     Raises:
         StorageError: The run database can't be reached or used.
     """
-    if config.sandbox.unsafe_host and config.sandbox.default == DEFAULT_PROVIDER:
-        config = replace(config, sandbox=replace(config.sandbox, default=UNSAFE_HOST))
+    config = replace(config, sandbox=replace(config.sandbox, default=default_provider_of(config)))
     configure(config.get("task_steps.impls"))
     redactor = Redactor()
     with open_memory(config, seen=redactor.add) as memory:
         artifacts = Artifacts(memory.documents, memory.objects)
         stores = Stores(memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, artifacts)
-        async with Engine(stores, providers_of(config), config=config, redactor=redactor) as engine:
+        async with Engine(stores, providers_of(config, seen=redactor.add), config=config, redactor=redactor) as engine:
             yield engine
 
 
-def providers_of(config: Config) -> Callable[[str], Provider]:
-    """Name → provider, with the options that the configuration gives it."""
+def default_provider_of(config: Config) -> str:
+    """The chain of providers for steps that name none; the user's word for the bare host beats the built-in default."""
+    named = config.sandbox.default or DEFAULT_PROVIDER
+    return UNSAFE_HOST if config.sandbox.unsafe_host and named == DEFAULT_PROVIDER else named
+
+
+def providers_of(config: Config, *, seen: Callable[[str], object] | None = None) -> Callable[[str], Provider]:
+    """Name → provider, with the options that the configuration gives it.
+
+    Args:
+        config: Whose `[sandbox.providers.<name>]` counts.
+        seen: Told every secret among the options, so that it can be redacted.
+    """
 
     def make(name: str) -> Provider:
-        options = config.sandbox.providers.get(name, {}).get("config", {})
-        if name == UNSAFE_HOST:
-            # Documents name providers, and documents are other people's: only this user's own word counts.
-            options = {**options, PERMITTED: config.sandbox.unsafe_host}
-        return provider(name, state_root=config.state_root, limits=config.limits, options=options)
+        # Documents name providers, and documents are other people's: only this user's own word counts.
+        further = {PERMITTED: config.sandbox.unsafe_host} if name == UNSAFE_HOST else {}
+        return configured(name, config, further=further, seen=seen)
 
     return make

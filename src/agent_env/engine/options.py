@@ -59,5 +59,11 @@ class RunOptions:
     """Where the task comes from; only for people, a resume does not need it."""
     work_key: str | None = None
     """What this run is for, by content: a later call for the same work finds it, wherever the task's files are by then."""
+    record: str | None = None
+    """A folder that the answers of models are recorded in, absolute."""
+    replay: str | None = None
+    """A folder that they come from, with no model; absolute."""
+    model_budget: Mapping[str, Json] = field(default_factory=dict)
+    """What the run's agents may use of models, over `model.budget`."""
     run_id: str | None = None
     """Chosen by the caller; None makes one."""

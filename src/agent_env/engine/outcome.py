@@ -9,7 +9,7 @@ from typing import Literal
 from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
 from agent_env.documents.updates import Json
 from agent_env.engine.teardown import TeardownReport
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, ProblemsError
 
 Word = Literal["passed", "scored below 1", "unscored", "failed", "cancelled"]
 
@@ -63,10 +63,17 @@ def described(error: BaseException, step_id: str | None) -> dict[str, Json]:
     """An error as records keep it."""
     entry: dict[str, Json] = {
         "code": error.code if isinstance(error, AgentEnvError) else str(kind_of(error)),
-        "message": (error.message if isinstance(error, AgentEnvError) else str(error)) or type(error).__name__,
+        "message": _said(error) or type(error).__name__,
         "step_id": step_id,
         "error_type": type(error).__name__,
     }
     if isinstance(error, AgentEnvError):
         entry.update({name: value for name, value in (("hint", error.hint), ("concerns", error.concerns)) if value})
     return entry
+
+
+def _said(error: BaseException) -> str:
+    """One line; of many problems all, as their number alone helps nobody."""
+    if isinstance(error, ProblemsError) and error.problems:
+        return "; ".join(map(str, error.problems))
+    return error.message if isinstance(error, AgentEnvError) else str(error)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock
+from agent_env.config.values import ModelConfig
 from agent_env.defaults import Limits
 from agent_env.documents.outcomes import Kind, Status, kind_of
 from agent_env.documents.task import parse_task
@@ -15,7 +17,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine import control, lease
 from agent_env.engine.adoption import adopt_all
 from agent_env.engine.context import Fold
-from agent_env.engine.events import RUN_FINISHED, RUN_STARTED, TEARDOWN, Event, EventStream, Observer
+from agent_env.engine.events import EGRESS_REFUSED, RUN_FINISHED, RUN_STARTED, TEARDOWN, Event, EventStream, Observer
 from agent_env.engine.execution import Execution, committed_of
 from agent_env.engine.gc import KEPT_NOTE
 from agent_env.engine.graph import Graph
@@ -23,15 +25,17 @@ from agent_env.engine.installation import Installation
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.outcome import RunOutcome, described, word_of
 from agent_env.engine.plan import TaskPlan, read_steps
+from agent_env.engine.prefetch import prefetching
 from agent_env.engine.resume import Resumption, recover
 from agent_env.engine.run import Shared
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.scheduler import Drive, Rule, Scheduler, first_error
 from agent_env.engine.signals import Cancellation
 from agent_env.engine.teardown import TeardownReport
+from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import InfrastructureError, StorageError, SupersededError, UsageError
 from agent_env.stores.handover import STOP_NOTE
-from agent_env.stores.records import Lease, StoredRun
+from agent_env.stores.records import DURATION_NOTE, Lease, StoredRun
 
 if TYPE_CHECKING:
     from agent_env.redaction import Redactor
@@ -48,6 +52,30 @@ class House:
     redactor: Redactor
     clock: Clock
     limits: Limits
+    quiesce: str | None = None
+    """What verifiers do with what still runs while they look, where a step does not say (`run.quiesce`)."""
+    privileges: frozenset[str] = frozenset()
+    """What this user grants the containers of tasks (`sandbox.container_privileges`)."""
+    environments: EnvironmentSettings = field(default_factory=EnvironmentSettings)
+    agents: AgentSettings = field(default_factory=AgentSettings)
+    models: ModelConfig = field(default_factory=ModelConfig)
+
+    def sandboxes(
+        self, held: Lease, stored: StoredRun, *, refused: Callable[[str, Mapping[str, object]], None] = lambda *_: None
+    ) -> Sandboxes:
+        """The sandboxes of a stored run, for whoever acts under that lease; `refused` is told what a sandbox must not reach."""
+        return Sandboxes(
+            held,
+            journal=self.stores.journal,
+            providers=self.providers,
+            installation=self.installation,
+            default_provider=self.default_provider,
+            limits=self.limits,
+            clock=self.clock,
+            rows=stored.resources,
+            refused=refused,
+            secrets=self.stores.secrets,
+        )
 
 
 @dataclass(frozen=True)
@@ -119,7 +147,7 @@ class OwnedRun:
 
     async def _leave(self) -> None:
         if self._shared is not None:
-            await self._shared.sandboxes.aclose()
+            await self._shared.let_go()
         try:
             await self._journal.release(self._lease)
         except StorageError as error:
@@ -133,10 +161,11 @@ class OwnedRun:
             stored = self._journal.load(self._lease.run_id)
         shared, execution, graph = self._prepare(stored)
         done = await recover(execution, shared, graph, stored.attempts, self._asked)
-        await self._journal.set_run(self._lease, status="running", notes={STOP_NOTE: None, KEPT_NOTE: None})
+        await self._journal.set_run(self._lease, status="running", notes={STOP_NOTE: None, KEPT_NOTE: None, DURATION_NOTE: None})
         self._events.emit(RUN_STARTED, epoch=self._lease.epoch, task_id=shared.task_id, steps=len(graph.order), done=len(done))
         try:
-            ending = self._ending(execution, await self._scheduler(execution, graph, done).drive())
+            async with prefetching(execution.plan, done, shared, house.providers, house.default_provider):
+                ending = self._ending(execution, await self._scheduler(execution, graph, done).drive())
         except SupersededError:
             raise
         except InfrastructureError as error:
@@ -158,32 +187,30 @@ class OwnedRun:
     def _share(self, stored: StoredRun) -> Shared:
         house, run = self._house, stored.run
         metadata = (stored.context or {}).get("metadata") or {}
-        sandboxes = Sandboxes(
-            self._lease,
-            journal=self._journal,
-            providers=house.providers,
-            installation=house.installation,
-            default_provider=house.default_provider,
-            limits=house.limits,
-            clock=house.clock,
-            rows=stored.resources,
-        )
         self._shared = Shared(
             run_id=run.run_id,
             task_id=run.task_id,
             instance_id=run.instance_id,
             lease=self._lease,
             stores=house.stores,
-            sandboxes=sandboxes,
+            sandboxes=house.sandboxes(self._lease, stored, refused=self._tell_refused),
             events=self._events,
             redactor=house.redactor,
             limits=house.limits,
             clock=house.clock,
+            quiesce=house.quiesce,
+            privileges=house.privileges,
+            environments=house.environments,
+            agents=house.agents,
+            model_settings=house.models,
             state_root=house.installation.state_root,
             context=lambda: self._folded().context,
             overrides={**(metadata.get("user_overrides") or {}), **self._overrides},
         )
         return self._shared
+
+    def _tell_refused(self, sandbox_id: str, refused: Mapping[str, object]) -> None:
+        self._events.emit(EGRESS_REFUSED, None, sandbox_id=sandbox_id, **refused)
 
     def _folded(self) -> Fold:
         return self._execution.fold if self._execution is not None else Fold.of({})
@@ -214,7 +241,8 @@ class OwnedRun:
         word = word_of(ending.status, scores)
         safe_error = self._house.redactor.redact(dict(ending.error)) if ending.error else None
         self._events.emit(RUN_FINISHED, status=ending.status, word=word, scores=scores, duration_seconds=seconds, error=safe_error)
-        notes = {"sandboxes": self._shared.sandboxes.notes() if self._shared else {}, KEPT_NOTE: kept or None}
+        places = self._shared.sandboxes.notes() if self._shared else {}
+        notes = {"sandboxes": places, KEPT_NOTE: kept or None, DURATION_NOTE: seconds}
         recorded = await self._record(ending, word, scores, safe_error, notes)
         report = None
         if recorded and not kept:
@@ -248,8 +276,8 @@ class OwnedRun:
     def _keeps(self, options: Mapping[str, Json], ending: Ending) -> bool:
         if ending.status == "cancelled":
             return False
-        paused = ending.status == "failed" and (bool(options.get("pause_on_failure")) or ending.kind is Kind.STORAGE)
-        return paused or bool(options.get("keep"))
+        pauses = self._asked.pause_on_failure or bool(options.get("pause_on_failure")) or ending.kind is Kind.STORAGE
+        return (ending.status == "failed" and pauses) or self._asked.keep or bool(options.get("keep"))
 
     async def _tear_down(self) -> TeardownReport:
         if self._shared is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 from agent_env.documents.seeds import substitute
@@ -12,10 +13,11 @@ from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
 from agent_env.engine.graph import Graph, build
-from agent_env.engine.names import name_problems
+from agent_env.engine.mending import mended, step_position
+from agent_env.engine.names import name_problems, unprintable_names
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.steps.contract import Step
-from agent_env.steps.registry import read_step
+from agent_env.steps.registry import meant_type, read_step
 
 
 class ArtifactSource(Protocol):
@@ -27,6 +29,10 @@ class ArtifactSource(Protocol):
 
     def files(self, id: str, version: int | None = None) -> Mapping[str, Any]:
         """Its files by relative name. Raises `NotFoundError`."""
+        ...
+
+    def environment(self, id: str, version: int | None = None) -> Mapping[str, Json] | None:
+        """An environment's document, or None."""
         ...
 
 
@@ -49,11 +55,20 @@ class TaskPlan:
 
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
         """Steps before `step_id` of that type with those field values."""
-        return [
-            step
-            for step in self.before(step_id)
-            if step.type_name == type and all(getattr(step, name, None) == value for name, value in fields.items())
-        ]
+        names = tuple(fields)
+        alike = self._alike.get((type, names))
+        if alike is None:
+            alike = self._alike[type, names] = {}
+            for step in self.steps.values():
+                if step.type_name == type:
+                    alike.setdefault(repr([getattr(step, name, None) for name in names]), []).append(step)
+        before = self.graph.ancestry(step_id)
+        return [step for step in alike.get(repr(list(fields.values())), ()) if before >> self.graph.position[step.id] & 1]
+
+    @cached_property
+    def _alike(self) -> dict[tuple[str, tuple[str, ...]], dict[str, list[Step]]]:
+        """For a type and names of fields: steps by their values, so that each of very many steps can ask for those like it."""
+        return {}
 
     def step(self, step_id: str) -> Step | None:
         """A step of this task."""
@@ -82,6 +97,10 @@ class TaskPlan:
         except NotFoundError:
             return None
 
+    def environment(self, id: str, version: int | None = None) -> Mapping[str, Json] | None:
+        """An environment's document, or None."""
+        return None if self.artifacts is None else self.artifacts.environment(id, version)
+
     def preset(self, list: str) -> Sequence[Mapping[str, Json]]:
         """Records that the run starts with."""
         records = self.preset_context.get(list)
@@ -97,7 +116,11 @@ class TaskPlan:
             return self
         task = parse_task([dict(document) for document in documents], source=self.source, task_id=self.task_id)
         steps, graph, _ = read_steps(task, source=self.source)
-        return replace(self, documents=documents, steps=steps, graph=graph, origin=origin)
+        filled = replace(self, documents=documents, steps=steps, graph=graph, origin=origin)
+        problems = list(_own_problems(filled, self.source))
+        if problems:
+            raise ProblemsError(problems)
+        return filled
 
 
 class Suite:
@@ -126,6 +149,38 @@ class Suite:
         return found
 
 
+def plan_document(
+    data: Json, *, source: str, task_id: str | None = None, version: int | None = None, strict: bool = False, **options: Any
+) -> TaskPlan:
+    """Reads and checks a task from its JSON, so that what is wrong with its graph hides nothing of what is wrong with its steps.
+
+    Args:
+        data: A list of steps, or the stored form.
+        source: Its file or id, as messages will name it.
+        task_id: The task's id; overrides that of the stored form.
+        version: Its version in the stores, if it comes from there.
+        strict: Warnings are problems.
+        options: Further arguments of `plan_task`.
+
+    Raises:
+        ProblemsError: Everything wrong with it, at once.
+    """
+    found: list[Problem] = []
+    task = parse_task(data, source=source, task_id=task_id, strict=strict, problems=found)
+    if version is not None:
+        task = replace(task, version=version)
+    return plan_task(task, source=source, strict=strict, found=found, **options)
+
+
+def document_problems(data: Json, **options: Any) -> list[Problem]:
+    """Everything that `plan_document` finds wrong."""
+    try:
+        plan_document(data, **options)
+    except ProblemsError as error:
+        return list(error.problems)
+    return []
+
+
 def plan_task(
     task: TaskDocument,
     *,
@@ -135,6 +190,7 @@ def plan_task(
     preset: Mapping[str, Json] | None = None,
     strict: bool = False,
     suite: Suite | None = None,
+    found: Sequence[Problem] = (),
 ) -> TaskPlan:
     """Reads and checks a task.
 
@@ -146,20 +202,25 @@ def plan_task(
         preset: The context that the run starts with: its records count as provided.
         strict: Warnings are problems.
         suite: Shared by the tasks that are planned together.
+        found: What `parse_task` found wrong with its envelope; it is told together with the rest.
 
     Raises:
         ProblemsError: Everything wrong with it, at once.
     """
-    problems: list[Problem] = []
+    problems: list[Problem] = list(found)
     warnings: list[Problem] = list(task.warnings)
+    unsure: Collection[str] = ()
+    if found:
+        task, unsure = mended(task, found)
     steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems, suite=suite)
     warnings.extend(remarks)
     plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset or {})
     problems.extend(_named(source, _override_problems(steps, overrides or {})))
-    for fatal, problem in name_problems(steps, graph, preset or {}):
+    unread = {str(document.get("id")): _with_meant_type(document) for document in task.steps if document.get("id") not in steps}
+    for fatal, problem in name_problems(steps, graph, preset or {}, unsure, unread):
         (problems if fatal else warnings).append(replace(problem, file=source))
     problems.extend(_own_problems(plan, source))
-    problems = list(dict.fromkeys(problems))
+    problems = sorted(dict.fromkeys(problems), key=step_position)
     if problems or (strict and warnings):
         raise ProblemsError([*problems, *(warnings if strict else ())])
     return replace(plan, warnings=tuple(warnings)) if warnings else plan
@@ -185,18 +246,40 @@ def read_steps(
     warnings: list[Problem] = []
     steps: dict[str, Step] = {}
     for index, document in enumerate(task.steps):
+        if "type" not in document:  # a mended one, of which it was told already
+            continue
         try:
             step, remarks = suite.step(document, source=source, path=f"$[{index}]", strict=strict)
         except ProblemsError as error:
             found.extend(error.problems)
+            if problems is not None and (meant := _as_meant(document, source, f"$[{index}]", suite, found)) is not None:
+                steps[meant.id] = meant
         else:
             steps[step.id] = step
             warnings.extend(remarks)
+            found.extend(unprintable_names(step, source, f"$[{index}]"))
     if found and problems is None:
         raise ProblemsError(found)
     if problems is not None:
         problems.extend(found)
     return steps, suite.graph(tuple((envelope.id, envelope.depends_on) for envelope in task.envelopes)), warnings
+
+
+def _as_meant(document: Mapping[str, Json], source: str, path: str, suite: Suite, found: list[Problem]) -> Step | None:
+    """A step of a misspelt type read as the one that was meant, so that one wrong word hides nothing else that is wrong."""
+    as_meant = _with_meant_type(document)
+    if as_meant is document:
+        return None
+    try:
+        return suite.step(as_meant, source=source, path=path, strict=False)[0]
+    except ProblemsError as error:
+        found.extend(problem for problem in error.problems if problem.path != f"{path}.type")
+        return None
+
+
+def _with_meant_type(document: Mapping[str, Json]) -> Mapping[str, Json]:
+    meant = meant_type(document.get("type"))
+    return document if meant is None else {**document, "type": meant}
 
 
 def _own_problems(plan: TaskPlan, source: str) -> Iterator[Problem]:

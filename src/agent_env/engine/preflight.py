@@ -1,51 +1,209 @@
-"""What providers of this machine can't do, asked before anything starts."""
+"""What providers can't do of tasks, asked before anything is written or started."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from agent_env.defaults import GIB, MIB, Limits
 from agent_env.documents.updates import Json
-from agent_env.engine.options import Providers
+from agent_env.engine.fallback import links
 from agent_env.engine.plan import TaskPlan
-from agent_env.errors import AgentEnvError, Problem
+from agent_env.engine.prefetch import chain_of
+from agent_env.engine.preflight_environments import environments_refused
+from agent_env.engine.preflight_values import values_missing
+from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
+    from agent_env.config import Config
+    from agent_env.sandboxes.contract import Provider
+    from agent_env.steps.contract import Step
     from agent_env.steps.deploy_sandbox import DeploySandbox
+    from agent_env.steps.run_docker_container import RunDockerContainer
+    from agent_env.stores import Secrets
 
-DEPLOYING = "deploy_sandbox"
-
-
-async def sandbox_problems(
-    plan: TaskPlan, providers: Providers, *, default: str, overrides: Mapping[str, Json], limits: Limits
-) -> list[Problem]:
-    """Sandboxes of the task that no provider of their chain can make, with every provider's reasons."""
-    found: list[Problem] = []
-    for index, step_id in enumerate(plan.graph.order):
-        step = plan.steps.get(step_id)
-        if step is None or step.type_name != DEPLOYING:
-            continue
-        box = cast("DeploySandbox", step)
-        chain = str(overrides.get("sandbox") or box.sandbox_type or default)
-        reasons = [await _reasons(name.strip(), box, providers, limits) for name in chain.split(",") if name.strip()]
-        if reasons and all(reasons):
-            message = f"sandbox {box.sandbox_name!r} can't be made: {'; '.join(reason for each in reasons for reason in each)}"
-            found.append(Problem(message, file=plan.source, path=f"$[{index}]", hint="agent-env doctor says what each provider can do"))
-    return found
+DEPLOYING, STARTING = "deploy_sandbox", "run_docker_container"
+PRIVILEGES_KEY = "sandbox.container_privileges"
+"""What this user's configuration grants the containers of tasks."""
 
 
-async def _reasons(name: str, step: DeploySandbox, providers: Providers, limits: Limits) -> Sequence[str]:
-    try:
-        provider = providers(name)
-        async with deadline(limits.deploy_seconds, f"asking the provider {name!r} what it can do"):
-            capabilities = await provider.capabilities()
-    except AgentEnvError as error:
-        return [f"{name}: {error}"]
-    spec = SandboxSpec(
-        sandbox_id=f"{name}-planned",
+@dataclass(frozen=True)
+class Preflight:
+    """What was found."""
+
+    mistakes: tuple[Problem, ...] = ()
+    """What is wrong anywhere: a provider that nobody knows."""
+    inabilities: tuple[Problem, ...] = ()
+    """What can't be done here and now: another machine, or another configuration, may."""
+    remarks: tuple[Problem, ...] = ()
+    """What could not be found out."""
+
+    @property
+    def problems(self) -> list[Problem]:
+        """All of it: what keeps the tasks from running here."""
+        return [*self.mistakes, *self.inabilities]
+
+
+async def preflight(config: Config, plans: Mapping[str, TaskPlan], overrides: Mapping[str, Json] | None = None) -> Preflight:
+    """`findings` with the providers of a configuration, for whoever has no engine open and only looks: also which images can't be had."""
+    from agent_env.engine.opening import default_provider_of, providers_of
+    from agent_env.engine.preflight_images import images_missing
+    from agent_env.stores import Secrets
+    from agent_env.stores.opening import SECRETS_FILE
+
+    make, made = providers_of(config), dict[str, "Provider"]()
+
+    async with AsyncExitStack() as stack:
+
+        def provider(name: str) -> Provider:
+            if name not in made:
+                made[name] = make(name)
+                stack.push_async_callback(made[name].aclose)
+            return made[name]
+
+        granted = frozenset(config.get(PRIVILEGES_KEY) or ())
+        default, chosen = default_provider_of(config), overrides or {}
+        secrets = Secrets(config.state_root / SECRETS_FILE)
+        found = await findings(plans, provider, secrets, default=default, overrides=chosen, limits=config.limits, privileges=granted)
+        there: dict[str, bool] = {}
+
+        async def is_here(plan: TaskPlan, step: Step) -> bool:
+            chain = chain_of(step, plan, chosen, default)
+            if chain not in there:
+                there[chain] = await _all_here(chain, provider, config.limits)
+            return there[chain]
+
+        missing, unsure = await images_missing(config, plans, is_here)
+        return Preflight(found.mistakes, (*found.inabilities, *missing), tuple(unsure))
+
+
+async def findings(
+    plans: Mapping[str, TaskPlan],
+    providers: Callable[[str], Provider],
+    secrets: Secrets,
+    *,
+    default: str,
+    overrides: Mapping[str, Json],
+    limits: Limits,
+    privileges: frozenset[str] = frozenset(),
+) -> Preflight:
+    """What can't be done of tasks, of everything that is quickly known. See `sandbox_findings` for the arguments.
+
+    Args:
+        secrets: Where values of references are.
+    """
+    found = await sandbox_findings(plans, providers, default=default, overrides=overrides, limits=limits, privileges=privileges)
+    environments = await environments_refused(plans, providers, default=default, overrides=overrides, limits=limits)
+    return Preflight(found.mistakes, (*found.inabilities, *environments, *await values_missing(plans, secrets)))
+
+
+async def sandbox_findings(
+    plans: Mapping[str, TaskPlan],
+    providers: Callable[[str], Provider],
+    *,
+    default: str,
+    overrides: Mapping[str, Json],
+    limits: Limits,
+    privileges: frozenset[str] = frozenset(),
+) -> Preflight:
+    """Sandboxes of tasks that no provider of their chain can make, with every provider's reasons.
+
+    Args:
+        plans: File or id, as messages will name it → task. Equal sandboxes are asked about once, and told once.
+        providers: Name → provider.
+        default: The chain of steps that name none.
+        overrides: `user_overrides`; their `sandbox` beats what steps say.
+        limits: How long a provider may take to say what it can do.
+        privileges: What the configuration grants containers beyond an ordinary one.
+    """
+    forms: dict[int, str] = {}
+    answers: dict[str, tuple[bool, str] | None] = {}
+    found: dict[tuple[bool, str], list[tuple[str, str]]] = {}
+    for source, path, step in _deploys(plans):
+        if id(step) not in forms:  # a suite has one step for all that are equal
+            chain = str(overrides.get("sandbox") or step.sandbox_type or default)
+            forms[id(step)] = form = f"{chain} {_spec(step, limits)!r}"
+            if form not in answers:
+                answers[form] = await _refusal(chain, step, providers, limits)
+        refusal = answers[forms[id(step)]]
+        if refusal is not None:
+            found.setdefault(refusal, []).append((source, path))
+    told = {
+        mistaken: tuple(
+            Problem(f"{why}{_and_more(places)}", *places[0], hint=None if mistaken else "agent-env doctor says what this machine can do")
+            for (kind, why), places in found.items()
+            if kind is mistaken
+        )
+        for mistaken in (True, False)
+    }
+    return Preflight(told[True], (*told[False], *_refused(plans, privileges)))
+
+
+def _refused(plans: Mapping[str, TaskPlan], granted: frozenset[str]) -> Iterator[Problem]:
+    """Containers that want what this user grants to none."""
+    for source, path, step in _steps(plans, STARTING):
+        why = cast("RunDockerContainer", step).request().refusal(granted)
+        if why is not None:
+            yield Problem(why, source, path, hint="write it into your own configuration, if you trust the task")
+
+
+def _deploys(plans: Mapping[str, TaskPlan]) -> Iterator[tuple[str, str, DeploySandbox]]:
+    for source, path, step in _steps(plans, DEPLOYING):
+        yield source, path, cast("DeploySandbox", step)
+
+
+def _steps(plans: Mapping[str, TaskPlan], type: str) -> Iterator[tuple[str, str, Step]]:
+    for source, plan in plans.items():
+        for index, step_id in enumerate(plan.graph.order):
+            step = plan.steps.get(step_id)
+            if step is not None and step.type_name == type:
+                yield source, f"$[{index}]", step
+
+
+async def _refusal(chain: str, step: DeploySandbox, providers: Callable[[str], Provider], limits: Limits) -> tuple[bool, str] | None:
+    """Why no provider of the chain can make it, and whether that is a mistake; None when one can."""
+    reasons: list[str] = []
+    for name in links(chain):
+        try:
+            said = await _said(name, step, providers, limits)
+        except UnsupportedError as error:
+            said = [str(error)]
+        except UserError as error:  # a name that nobody knows is a mistake, also where another link could serve
+            return True, str(error)
+        except AgentEnvError as error:
+            said = [str(error)]
+        if not said:
+            return None
+        reasons.append(f"{name}: {'; '.join(said)}")
+    return False, f"no sandbox can be made for it ({', '.join(reasons)})"
+
+
+async def _all_here(chain: str, providers: Callable[[str], Provider], limits: Limits) -> bool:
+    """Whether every provider of a chain makes its sandboxes on this machine; one that can't be asked was told of already."""
+    for name in links(chain):
+        try:
+            async with deadline(limits.deploy_seconds, f"asking the provider {name!r} where it is"):
+                if not (await providers(name).capabilities()).on_this_machine:
+                    return False
+        except AgentEnvError:
+            return False
+    return True
+
+
+async def _said(name: str, step: DeploySandbox, providers: Callable[[str], Provider], limits: Limits) -> Sequence[str]:
+    provider = providers(name)
+    async with deadline(limits.deploy_seconds, f"asking the provider {name!r} what it can do"):
+        capabilities = await provider.capabilities()
+    return provider.problems(_spec(step, limits), capabilities)
+
+
+def _spec(step: DeploySandbox, limits: Limits) -> SandboxSpec:
+    return SandboxSpec(
+        sandbox_id="planned",
         mode=step.sandbox_mode,
         image=step.image,
         cpu=float(step.cpu),
@@ -56,4 +214,7 @@ async def _reasons(name: str, step: DeploySandbox, providers: Providers, limits:
         ports=tuple(step.exposed_ports or ()),
         network=step.network_policy,
     )
-    return [f"{name}: {reason}" for reason in provider.problems(spec, capabilities)]
+
+
+def _and_more(places: Sequence[object]) -> str:
+    return f", and {len(places) - 1} more deploys like it" if len(places) > 1 else ""

@@ -5,7 +5,7 @@ Nothing that a committed attempt did is done again, unless its place is gone and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from agent_env.engine.graph import Graph
 from agent_env.engine.names import FORGIVING
 from agent_env.engine.run import Shared
 from agent_env.engine.teardown import sandbox_ids
-from agent_env.errors import PlaceLostError, ResumeRefusedError
+from agent_env.errors import ContainerNotRunningError, PlaceLostError, ResumeRefusedError, SandboxUnavailableError
 from agent_env.steps.contract import OnResume
 from agent_env.stores.records import OPEN_STATES
 from agent_env.waiting import deadline
@@ -42,6 +42,8 @@ class Resumption:
 
     redeploy: bool = False
     choices: Mapping[str, Choice] | None = None
+    keep: bool = False
+    pause_on_failure: bool = False
 
 
 async def recover(execution: Execution, shared: Shared, graph: Graph, rows: Sequence[AttemptRow], asked: Resumption) -> set[str]:
@@ -57,7 +59,7 @@ async def recover(execution: Execution, shared: Shared, graph: Graph, rows: Sequ
     half_done = [row for row in rows if row.ended is None and not row.superseded]
     refuse_undecided(execution, shared.run_id, half_done, asked)
     lost = await shared.sandboxes.take_over()
-    await _settle_lost(execution, shared, graph, set(lost), asked)
+    await _settle_lost(execution, shared, graph, lost, asked)
     for row in half_done:
         await _settle_half_done(execution, shared, row, (asked.choices or {}).get(row.step_id))
     await _take_back_unfinished(execution, graph)
@@ -92,7 +94,9 @@ def done_steps(execution: Execution, graph: Graph) -> set[str]:
     return done
 
 
-async def _settle_lost(execution: Execution, shared: Shared, graph: Graph, gone: Collection[str], asked: Resumption) -> None:
+async def _settle_lost(
+    execution: Execution, shared: Shared, graph: Graph, gone: Mapping[str, SandboxUnavailableError], asked: Resumption
+) -> None:
     """Checks that every place which unfinished steps may need still exists, or takes back what made it."""
     again: set[str] = set()
     names: list[str] = []
@@ -106,7 +110,8 @@ async def _settle_lost(execution: Execution, shared: Shared, graph: Graph, gone:
         span = graph.span(step_id) if step_id is not None else graph.order
         if all(other in done or execution.plan.steps[other].type_name in FORGIVING for other in span):
             continue
-        names.append(f"{name!r} ({sandbox_id})")
+        stopped = f"; {gone[sandbox_id]}" if isinstance(gone.get(sandbox_id), ContainerNotRunningError) else ""
+        names.append(f"{name!r} ({sandbox_id}{stopped})")
         if step_id is None or step_id not in graph.position:
             unmakeable.append(name)
         again.update(span)
@@ -162,6 +167,7 @@ async def _settle_half_done(execution: Execution, shared: Shared, row: AttemptRo
         return
     async with deadline(shared.limits.cleanup_seconds, f"stopping what step {row.step_id!r} left running"):
         await shared.sandboxes.stop_attempt(row.attempt_id)
+    await shared.sandboxes.remove_containers(shared.sandboxes.beside(attempts=[row.attempt_id]))
     await shared.sandboxes.destroy([resource.id for resource in shared.sandboxes.rows(attempts=[row.attempt_id])])
     await journal.finish_attempt(
         lease,

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock
+from agent_env.config.values import ModelConfig
 from agent_env.defaults import Limits
-from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox, Record
+from agent_env.documents.records import DeployedAgent, DeployedContainer, DeployedEnvironment, DeployedSandbox, Record
 from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
 from agent_env.engine.context import FrozenDict
@@ -19,16 +21,24 @@ from agent_env.engine.control import run_folder
 from agent_env.engine.events import STEP_PROGRESS, EventStream
 from agent_env.engine.options import Stores
 from agent_env.engine.sandboxes import Sandboxes
+from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import PlacementError, SandboxUnavailableError
-from agent_env.places import Deed, Place, Recorded, TargetKind, Where, place_of
-from agent_env.steps.contract import Decision, SandboxRequest
+from agent_env.places import Deed, Place, Recorded, Shape, TargetKind, Where, place_of
+from agent_env.steps.contract import AgentRequest, ContainerRequest, Decision, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target
 from agent_env.stores.records import Lease, UsedDocument
 from agent_env.stores.secrets import is_reference
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent, McpServer
     from agent_env.artifacts import Artifacts
+    from agent_env.broker import Models
+    from agent_env.engine.agents import Agents
+    from agent_env.engine.environments import Environments
+    from agent_env.engine.models import RunModels
+    from agent_env.environments import LiveEnvironment
+    from agent_env.images import Wheelhouse
     from agent_env.redaction import Redactor
     from agent_env.stores import Objects
 
@@ -51,8 +61,58 @@ class Shared:
     context: Callable[[], FrozenDict]
     overrides: Mapping[str, Json]
     """`user_overrides` with the secrets that are never stored."""
+    quiesce: str | None = None
+    """The configuration's word for verifiers that have none of their own."""
+    privileges: frozenset[str] = frozenset()
+    """What this user's configuration grants the containers of tasks (`sandbox.container_privileges`)."""
+    environments: EnvironmentSettings = field(default_factory=EnvironmentSettings)
+    agents: AgentSettings = field(default_factory=AgentSettings)
+    model_settings: ModelConfig = field(default_factory=ModelConfig)
     reviews: dict[str, asyncio.Future[Decision]] = field(default_factory=dict)
     """Questions that wait for an answer, by step."""
+    ruled: dict[str, str] = field(default_factory=dict)
+    """Lone servers that this process told their rules of tools, and in which life."""
+    _live: list[Environments] = field(default_factory=list)
+    _agents: list[Agents] = field(default_factory=list)
+    _models: list[RunModels] = field(default_factory=list)
+
+    def live_environments(self) -> Environments:
+        """The run's environments, made on first need."""
+        if not self._live:
+            from agent_env.engine.environments import Environments
+
+            self._live.append(Environments(self))
+        return self._live[0]
+
+    def live_agents(self) -> Agents:
+        """The run's agents, made on first need."""
+        if not self._agents:
+            from agent_env.engine.agents import Agents
+
+            self._agents.append(Agents(self))
+        return self._agents[0]
+
+    def models(self) -> RunModels:
+        """What the run may ask of models, made on first need."""
+        if not self._models:
+            from agent_env.engine.models import RunModels
+
+            self._models.append(RunModels(self))
+        return self._models[0]
+
+    def environment_record(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
+        """The record of the deployed environment of that id (by that step). Raises `PlacementError` that lists what is deployed."""
+        return DeployedEnvironment.read(recorded(self.context(), "deployed_envs", "env_id", env_id, "environment", step_id=step_id))
+
+    async def let_go(self) -> None:
+        """Lets go of everything that this process holds of the run's places; they go on."""
+        for agents in self._agents:
+            await agents.aclose()
+        for live in self._live:
+            await live.aclose()
+        for models in self._models:
+            await models.aclose()
+        await self.sandboxes.aclose()
 
     def look_for_answer(self, step_id: str) -> None:
         """Hands a decision that reached the database to the step that waits for it."""
@@ -74,6 +134,7 @@ class AttemptRun:
         self.attempt_number = attempt_number
         self.limits: Limits = shared.limits
         self.clock: Clock = shared.clock
+        self.quiesce = shared.quiesce
         self.artifacts: Artifacts = shared.stores.artifacts
         self.objects: Objects = shared.stores.objects
         self.used_documents: dict[UsedDocument, None] = {}
@@ -81,6 +142,16 @@ class AttemptRun:
         self._step_id = step_id
         self._scratch: Path | None = None
         self._places: dict[str, Place] = {}
+
+    @property
+    def models(self) -> Models:
+        """Models for agents, simulated users and judges."""
+        return self._shared.models()
+
+    @property
+    def human_url(self) -> str | None:
+        """Where people answer."""
+        return self._shared.agents.human_url
 
     @property
     def context(self) -> Mapping[str, Json]:
@@ -105,27 +176,80 @@ class AttemptRun:
 
     def sandbox(self, name: str) -> DeployedSandbox:
         """The deployed sandbox of that name."""
-        return DeployedSandbox.read(self._recorded("deployed_sandboxes", "sandbox_name", name, "sandbox"))
+        return DeployedSandbox.read(recorded(self.context, "deployed_sandboxes", "sandbox_name", name, "sandbox"))
 
-    def agent(self, name: str) -> DeployedAgent:
-        """The deployed agent of that name."""
-        return DeployedAgent.read(self._recorded("deployed_agents", "agent_name", name, "agent"))
+    def agent_record(self, name: str) -> DeployedAgent:
+        """The record of the deployed agent of that name."""
+        return DeployedAgent.read(recorded(self.context, "deployed_agents", "agent_name", name, "agent"))
 
-    def environment(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
-        """The deployed environment of that id (by that step)."""
-        return DeployedEnvironment.read(self._recorded("deployed_envs", "env_id", env_id, "environment", step_id=step_id))
+    async def agent(self, name: str) -> LiveAgent:
+        """The deployed agent of that name, at hand."""
+        return await self._shared.live_agents().live(self.agent_record(name), self.attempt_id, self.progress)
 
-    def _recorded(self, collection: str, key: str, name: str, what: str, *, step_id: str | None = None) -> Mapping[str, Json]:
-        records = self.context.get(collection) or ()
-        for record in records:
-            if record.get(key) == name and (step_id is None or (record.get("metadata") or {}).get("deploy_step_id") == step_id):
-                found: Mapping[str, Json] = record
-                return found
-        known = sorted({str(record.get(key)) for record in records})
-        meant = near(name, known)
-        raise PlacementError(
-            f"{what} {name!r} is not deployed (deployed: {known})", concerns=name, hint=f"did you mean {meant!r}?" if meant else None
-        )
+    async def agent_at(self, record: DeployedAgent) -> LiveAgent:
+        """An agent that is known by its address alone."""
+        return await self._shared.live_agents().live(record, self.attempt_id, self.progress)
+
+    async def install_agent(self, request: InstallRequest) -> DeployedAgent:
+        """Installs an agent into a place of the run."""
+        made = self._shared.live_agents()
+        record, used = await made.install(request, self.attempt_id, self.progress, self.scratch() / "images")
+        for document in used:
+            self.used(*document)
+        return record
+
+    async def peer_access(self, source: str, peer: str) -> McpServer:
+        """How one deployed agent reaches another."""
+        made = self._shared.live_agents()
+        return await made.way_to_peer(self.agent_record(source), self.agent_record(peer), self.attempt_id, self.progress)
+
+    async def executor_access(self, environment: DeployedEnvironment, agent: str) -> McpServer:
+        """How an environment's gateway reaches a deployed agent."""
+        made = self._shared.live_agents()
+        return await made.way_to_executor(environment, self.agent_record(agent), self.attempt_id, self.progress)
+
+    async def deploy_agent(self, request: AgentRequest) -> DeployedAgent:
+        """Journals and deploys an agent."""
+        made = self._shared.live_agents()
+        record, used = await made.deploy(request, self.attempt_id, self.progress, self.scratch() / "images")
+        for document in used:
+            self.used(*document)
+        return record
+
+    async def note_prompt(self, message_id: str, agent_name: str, facts: Mapping[str, Json]) -> None:
+        """Writes down, before and while it is worked on, what finds a prompt again after a kill."""
+        await self._shared.live_agents().prompts.note(message_id, agent_name, self.attempt_id, facts)
+
+    def noted_prompt(self, message_id: str) -> Mapping[str, Json] | None:
+        """What was written down of a prompt; None where nothing was."""
+        return self._shared.live_agents().prompts.noted(message_id)
+
+    async def prompt_over(self, message_id: str) -> None:
+        """A prompt has ended, whichever way."""
+        await self._shared.live_agents().prompts.over(message_id)
+
+    async def environment(self, env_id: str, step_id: str | None = None) -> LiveEnvironment:
+        """The deployed environment of that id (by that step), at hand."""
+        record = self.environment_record(env_id, step_id)
+        live = await self._shared.live_environments().live(record, self.attempt_id, self.progress)
+        changes = self.metadata.get("tool_access_changes")
+        if changes:
+            from agent_env.environments.rules import tell_again
+
+            await tell_again(live, changes, self._shared.ruled)
+        return live
+
+    async def deploy_environment(self, request: EnvironmentRequest) -> DeployedEnvironment:
+        """Journals and deploys an environment."""
+        made = self._shared.live_environments()
+        record, used = await made.deploy(request, self.attempt_id, self.progress, self.scratch() / "images")
+        for document in used:
+            self.used(*document)
+        return record
+
+    def environment_record(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
+        """The record of the deployed environment of that id (by that step)."""
+        return self._shared.environment_record(env_id, step_id)
 
     async def place(self, target: Target, deed: Deed) -> Place:
         """The one place where this deed on this target acts, live. See `places.placement`."""
@@ -140,12 +264,16 @@ class AttemptRun:
                     sandbox, sandbox.sandbox_id, TargetKind.CONTAINER, deed, Recorded.STARTED_HERE, container=container
                 )
             case AgentTarget(name):
-                agent = self.agent(name)
+                agent = self.agent_record(name)
                 recorded = Recorded(agent.recorded)
                 return await self._resolve(agent, agent.sandbox_id, TargetKind.AGENT, deed, recorded, container=agent.container_id)
-            case EnvironmentTarget(env_id, step_id):
-                env = self.environment(env_id, step_id)
-                return await self._resolve(env, env.sandbox_id, TargetKind.ENVIRONMENT, deed, Recorded.ANY, container=env.container_id)
+            case EnvironmentTarget(env_id, step_id, server):
+                live = await self.environment(env_id, step_id)
+                # The environment knows its own shape; both of its rows are in the table, and a deed that it lacks is refused there.
+                where = place_of(TargetKind.ENVIRONMENT, deed, Recorded.ANY, Shape.MACHINE_BACKED)
+                place = await (live.machine() if where is Where.MACHINE else live.place(server or _only_part(live)))
+                self._places[place.id] = place
+                return place
 
     async def _resolve(
         self, record: Record, sandbox_id: str | None, kind: TargetKind, deed: Deed, recorded: Recorded, *, container: str | None
@@ -157,9 +285,15 @@ class AttemptRun:
         async with deadline(self.limits.connect_seconds, f"reaching a place of sandbox {sandbox_id}"):
             if where in (Where.MACHINE, Where.SANDBOX_ITSELF):
                 place = await held.sandbox.machine()
-            elif container is None:
-                raise SandboxUnavailableError(f"sandbox {sandbox_id} has no container on record for this {kind.name.lower()}")
             else:
+                container = container or await self._shared.sandboxes.own_container(sandbox_id, held)
+                if container is None:
+                    raise SandboxUnavailableError(
+                        f"the {kind.name.lower()} was recorded as {recorded!s}, without a container id, and sandbox {sandbox_id} has no "
+                        f"container of its own: none is called 'agent-{sandbox_id}' and carries the sandbox's label",
+                        concerns=sandbox_id,
+                        hint="no other container takes its part; deploy it again",
+                    )
                 place = await held.sandbox.container(container)
         self._places[place.id] = place
         return place
@@ -176,6 +310,12 @@ class AttemptRun:
     async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
         """Journals and creates a sandbox."""
         return await self._shared.sandboxes.deploy(request, self.attempt_id)
+
+    async def start_container(self, request: ContainerRequest) -> DeployedContainer:
+        """Journals and starts a container beside a sandbox's machine."""
+        from agent_env.engine.containers import start
+
+        return await start(self._shared, request, self.sandbox(request.sandbox_name), self.attempt_id, self.progress)
 
     async def teardown_sandbox(self, sandbox_id: str) -> bool:
         """Destroys a sandbox and closes its journal row."""
@@ -207,6 +347,12 @@ class AttemptRun:
         self._shared.redactor.add(value)
         return value
 
+    def wheelhouse(self) -> Wheelhouse:
+        """The packages that this installation fetches for places."""
+        from agent_env.images import Wheelhouse
+
+        return Wheelhouse(self._shared.state_root, limits=self.limits, clock=self.clock)
+
     def scratch(self) -> Path:
         """A private folder of this machine for this attempt, removed when it ends."""
         if self._scratch is None:
@@ -235,3 +381,34 @@ class AttemptRun:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+
+def recorded(
+    context: Mapping[str, Json], collection: str, key: str, name: str, what: str, *, step_id: str | None = None
+) -> Mapping[str, Json]:
+    """A record of a run's context.
+
+    Raises:
+        PlacementError: There is none; lists what is deployed.
+    """
+    records = context.get(collection) or ()
+    for record in records:
+        if record.get(key) == name and (step_id is None or (record.get("metadata") or {}).get("deploy_step_id") == step_id):
+            found: Mapping[str, Json] = record
+            return found
+    known = sorted({str(record.get(key)) for record in records})
+    meant = near(name, known)
+    raise PlacementError(
+        f"{what} {name!r} is not deployed (deployed: {known})", concerns=name, hint=f"did you mean {meant!r}?" if meant else None
+    )
+
+
+def _only_part(live: LiveEnvironment) -> str:
+    if len(live.parts) == 1:
+        return next(iter(live.parts))
+    there = ", ".join(map(repr, live.parts)) or "none"
+    raise PlacementError(
+        f"environment {live.record.env_id!r} has several servers ({there}), and none is named",
+        concerns=live.record.env_id,
+        hint="set environment_name",
+    )

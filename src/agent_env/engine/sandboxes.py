@@ -6,9 +6,11 @@ It chooses ids, labels and tokens. Which step acts where is `run.py`'s question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from agent_env.clock import Clock, timestamp
@@ -16,12 +18,22 @@ from agent_env.defaults import Limits
 from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import Json
-from agent_env.engine.installation import EXPIRES_LABEL, RUN_LABEL, Installation
-from agent_env.engine.teardown import DEFAULT_PROVIDER, Removal, TeardownReport, remove_all
-from agent_env.errors import AgentEnvError, InfrastructureError, PlaceLostError, SandboxNotFoundError, UnsupportedError, UserError
+from agent_env.engine.fallback import first_that_can, links
+from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, Installation
+from agent_env.engine.teardown import CONTAINER_KIND, DEFAULT_PROVIDER, Removal, TeardownReport, remove_all
+from agent_env.errors import (
+    AgentEnvError,
+    ContainerNotRunningError,
+    PlaceLostError,
+    SandboxNotFoundError,
+    SandboxUnavailableError,
+    UnsupportedError,
+    UserError,
+)
 from agent_env.ids import new_sandbox_id
 from agent_env.places import Shape
-from agent_env.sandboxes.contract import Provider, Sandbox, SandboxSpec
+from agent_env.sandboxes.contract import MayBeAway, PreparesImages, Provider, Sandbox, SandboxSpec, TakesSecrets
+from agent_env.sandboxes.reporting import Reporting
 from agent_env.steps.contract import SandboxRequest
 from agent_env.stores.records import OPEN_STATES, Lease, Resource, ResourceRow
 from agent_env.waiting import deadline, shielded
@@ -29,9 +41,14 @@ from agent_env.waiting import deadline, shielded
 if TYPE_CHECKING:
     from agent_env.engine.options import Providers
     from agent_env.stores import Journal
+    from agent_env.stores.secrets import Secrets
 
 RESOURCE_KIND = "sandbox"
-_NOTED = ("mode", "levels", "network")
+_NOTED = ("mode", "levels", "network", "passed_over")
+CONTAINER_ID = "container_id"
+"""Fact of a sandbox that is a container beside its machine's shell: the engine's id."""
+SECRETS = "secrets"
+"""Fact of what was told something in confidence: variable → the reference that leads to its value, never the value."""
 EPOCH_BASE = "epoch_base"
 """Fact of an adopted sandbox: epochs of its earlier runs, so that its places see epochs that only grow."""
 
@@ -59,21 +76,56 @@ class Sandboxes:
         limits: Limits,
         clock: Clock,
         rows: Sequence[ResourceRow] = (),
+        refused: Callable[[str, Mapping[str, object]], None] = lambda *_: None,
+        secrets: Secrets | None = None,
     ) -> None:
         self._lease = lease
+        self._refused = refused
+        self._secrets = secrets
         self._journal = journal
         self._providers = providers
-        self._installation = installation
+        self.installation = self._installation = installation
         self._default_provider = default_provider or DEFAULT_PROVIDER
         self._limits = limits
         self._clock = clock
         self._rows: dict[str, ResourceRow] = {row.id: row for row in rows if row.kind == RESOURCE_KIND}
+        self._beside: dict[str, ResourceRow] = {row.id: row for row in rows if row.kind == CONTAINER_KIND}
         self._held: dict[str, Held] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     def rows(self, *, attempts: Sequence[str] | None = None) -> list[ResourceRow]:
         """What may still exist, of some attempts or of all."""
         return [row for row in self._rows.values() if row.state in OPEN_STATES and (attempts is None or row.attempt_id in attempts)]
+
+    def beside(self, sandbox_id: str | None = None, *, attempts: Sequence[str] | None = None) -> list[ResourceRow]:
+        """Containers beside the machine of a sandbox, or of all, that may still exist."""
+        return [
+            row
+            for row in self._beside.values()
+            if row.state in OPEN_STATES
+            and (sandbox_id is None or row.labels.get(SANDBOX_LABEL) == sandbox_id)
+            and (attempts is None or row.attempt_id in attempts)
+        ]
+
+    def note(self, resource: Resource, facts: Mapping[str, Json]) -> None:
+        """A container beside a machine is being made, or was."""
+        self._beside[resource.id] = self._live_row(resource, facts)
+
+    def owner(self, sandbox_id: str) -> tuple[int, str]:
+        """The epoch and the token by which this process owns the places of a sandbox."""
+        row = self._rows.get(sandbox_id)
+        maker = row.labels.get(RUN_LABEL, self._lease.run_id) if row is not None else self._lease.run_id
+        base = row.facts.get(EPOCH_BASE, 0) if row is not None else 0
+        return int(base) + self._lease.epoch, self._installation.token(maker, sandbox_id)
+
+    def provider(self, name: str) -> Provider:
+        """The provider of that name, as this run knows it."""
+        return self._providers(name)
+
+    @property
+    def default_provider(self) -> str:
+        """Where sandboxes are made that name no provider; may be a chain."""
+        return self._default_provider
 
     def row(self, sandbox_id: str) -> ResourceRow | None:
         """The journal's row of a sandbox of this run."""
@@ -87,27 +139,20 @@ class Sandboxes:
         }
 
     async def deploy(self, request: SandboxRequest, attempt_id: str) -> DeployedSandbox:
-        """Makes a sandbox with the first provider of the request's chain that can.
+        """Makes a sandbox with the first provider of the request's chain that can; the record says which, and why others did not.
 
         Raises:
             UnsupportedError: No provider of the chain can make it; says why of each.
-            InfrastructureError: The last one failed.
+            InfrastructureError: None did; says why of each.
         """
-        chain = [name.strip() for name in (request.provider or self._default_provider).split(",") if name.strip()]
-        refusals: list[str] = []
-        failure: AgentEnvError | None = None
-        for name in chain:
-            try:
-                return await self._deploy_with(name, request, attempt_id)
-            except UnsupportedError as error:
-                refusals.append(f"{name}: {error}")
-            except InfrastructureError as error:
-                failure = error
-        if failure is not None:
-            raise failure
-        raise UnsupportedError(f"no provider can make sandbox {request.sandbox_name!r}", hint="; ".join(refusals) or "name a provider")
+        chain = links(request.provider or self._default_provider)
 
-    async def _deploy_with(self, name: str, request: SandboxRequest, attempt_id: str) -> DeployedSandbox:
+        async def make(name: str, passed_over: Sequence[str]) -> DeployedSandbox:
+            return await self._deploy_with(name, request, attempt_id, passed_over)
+
+        return await first_that_can(chain, make, what=f"sandbox {request.sandbox_name!r}", limits=self._limits)
+
+    async def _deploy_with(self, name: str, request: SandboxRequest, attempt_id: str, passed_over: Sequence[str]) -> DeployedSandbox:
         provider = self._providers(name)
         async with deadline(self._limits.deploy_seconds, f"asking the provider {name!r} what it can do"):
             capabilities = await provider.capabilities()
@@ -115,7 +160,10 @@ class Sandboxes:
         spec = self._spec(sandbox_id, request)
         problems = provider.problems(spec, capabilities)
         if problems:
-            raise UnsupportedError("; ".join(problems))
+            raise (provider.away(spec) if isinstance(provider, MayBeAway) else None) or UnsupportedError("; ".join(problems))
+        if request.mode == "container" and request.image is not None and isinstance(provider, PreparesImages):
+            # Before the making begins: what a registry needs is not the sandbox's time.
+            await provider.prepare_image(request.image, lambda _: None)
         resource = Resource(
             sandbox_id,
             RESOURCE_KIND,
@@ -123,7 +171,7 @@ class Sandboxes:
             request.sandbox_name,
             attempt_id,
             labels=spec.labels,
-            facts={"mode": request.mode},
+            facts={"mode": request.mode, **({"passed_over": list(passed_over)} if passed_over else {})},
             expires_at=spec.labels[EXPIRES_LABEL],
         )
         await self._journal.intend(self._lease, resource)
@@ -132,7 +180,8 @@ class Sandboxes:
                 sandbox = await provider.create(spec)
             facts: dict[str, Json] = {
                 **sandbox.info.facts,
-                "mode": request.mode,
+                **resource.facts,
+                **({SECRETS: dict(request.references)} if request.references else {}),
                 "levels": {name: str(level) for name, level in sandbox.levels.items()},
                 "network": str(sandbox.network.mode),
             }
@@ -141,6 +190,7 @@ class Sandboxes:
             await shielded(self._undo(resource, provider), seconds=self._limits.cleanup_seconds, what=f"removing sandbox {sandbox_id}")
             raise
         held = self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
+        self._hear(sandbox_id, sandbox)
         self._rows[sandbox_id] = self._live_row(resource, facts)
         return self._record(request, spec, held, name)
 
@@ -182,6 +232,7 @@ class Sandboxes:
             ttl_seconds=request.ttl_seconds,
             ports=tuple(request.exposed_ports) if request.port is None else (*request.exposed_ports, request.port),
             env=request.env,
+            secrets=request.secrets,
             network=request.network,
             labels={**{f"agentenv.attribution.{key}": value for key, value in request.attribution.items()}, **labels},
             epoch=self._lease.epoch,
@@ -219,36 +270,83 @@ class Sandboxes:
             row = self._rows.get(sandbox_id)
             if row is not None and row.state not in OPEN_STATES:
                 raise PlaceLostError(f"sandbox {row.name!r} ({sandbox_id}) was removed", concerns=sandbox_id)
-            name = row.provider if row is not None else provider_name or self._default_provider
+            name = row.provider if row is not None else provider_name or links(self._default_provider)[0]
             provider = self._providers(name)
             async with deadline(self._limits.connect_seconds, f"attaching to sandbox {sandbox_id}"):
                 sandbox = await self._attach(provider, sandbox_id, row)
                 shape = (await provider.capabilities()).shape
             held = self._held[sandbox_id] = Held(sandbox, provider, shape)
+            self._hear(sandbox_id, sandbox)
             return held
 
+    def _hear(self, sandbox_id: str, sandbox: Sandbox) -> None:
+        if isinstance(sandbox, Reporting):
+            sandbox.report_to(partial(self._refused, sandbox_id))
+
     async def _attach(self, provider: Provider, sandbox_id: str, row: ResourceRow | None) -> Sandbox:
-        maker = row.labels.get(RUN_LABEL, self._lease.run_id) if row is not None else self._lease.run_id
-        base = row.facts.get(EPOCH_BASE, 0) if row is not None else 0
+        epoch, token = self.owner(sandbox_id)
+        if isinstance(provider, TakesSecrets):
+            await self._remind(provider, sandbox_id, row)
         try:
-            return await provider.attach(sandbox_id, epoch=int(base) + self._lease.epoch, token=self._installation.token(maker, sandbox_id))
+            return await provider.attach(sandbox_id, epoch=epoch, token=token)
         except SandboxNotFoundError as error:
             if row is None:
                 raise
             raise PlaceLostError(f"sandbox {row.name!r} ({sandbox_id}) no longer exists", concerns=sandbox_id) from error
 
-    async def take_over(self) -> dict[str, PlaceLostError]:
+    async def _remind(self, provider: TakesSecrets, sandbox_id: str, row: ResourceRow | None) -> None:
+        """What containers were told in confidence, should somebody have started them again: as far as the references have values."""
+        known = [(sandbox_id, row), *((str(other.facts.get(CONTAINER_ID)), other) for other in self.beside(sandbox_id))]
+        for of, told in known:
+            if told is not None and (references := told.facts.get(SECRETS)):
+                provider.remember(of, await asyncio.to_thread(self._resolved, references))
+
+    def _resolved(self, references: Mapping[str, str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        if self._secrets is None:
+            return found
+        for name, reference in references.items():
+            with suppress(AgentEnvError):  # without a value now: whether it is needed shows when a container was started again
+                found[name] = self._secrets.resolve(reference).reveal()
+        return found
+
+    async def own_container(self, sandbox_id: str, held: Held) -> str | None:
+        """The container that a record without an id means, pinned from now on; None where nothing says which.
+
+        It is what the provider or the journal recorded; else the one that has exactly our name for it and the sandbox's label.
+        """
+        row = self._rows.get(sandbox_id)
+        pinned = (row.facts if row is not None else {}).get(CONTAINER_ID) or held.sandbox.info.facts.get(CONTAINER_ID)
+        if pinned is None:
+            pinned = await self._labelled_container(sandbox_id, held)
+            if pinned is not None and row is not None:
+                await self._journal.opened(self._lease, sandbox_id, {CONTAINER_ID: pinned})
+                self._rows[sandbox_id] = replace(row, facts={**row.facts, CONTAINER_ID: pinned})
+        return None if pinned is None else str(pinned)
+
+    async def _labelled_container(self, sandbox_id: str, held: Held) -> str | None:
+        from agent_env.containers import objects
+
+        try:
+            engine = await held.sandbox.engine()
+        except UnsupportedError:
+            return None
+        labels = {SANDBOX_LABEL: sandbox_id, HOME_LABEL: self._installation.home}
+        found = [each.id for each in await objects.containers(engine, labels) if each.name == f"agent-{sandbox_id}"]
+        return found[0] if len(found) == 1 else None
+
+    async def take_over(self) -> dict[str, SandboxUnavailableError]:
         """Attaches to everything that may still exist, so that an earlier owner loses its hold on it.
 
         Returns:
             What is gone, by sandbox id.
         """
-        lost: dict[str, PlaceLostError] = {}
+        lost: dict[str, SandboxUnavailableError] = {}
 
         async def take(sandbox_id: str) -> None:
             try:
                 await self.hold(sandbox_id)
-            except PlaceLostError as error:
+            except (PlaceLostError, ContainerNotRunningError) as error:
                 lost[sandbox_id] = error
 
         async with asyncio.TaskGroup() as group:
@@ -257,16 +355,41 @@ class Sandboxes:
                     group.create_task(take(row.id))
         return lost
 
-    async def stop_attempt(self, attempt_id: str) -> None:
-        """Kills whatever still runs for an attempt in any machine place that this process holds."""
+    async def remove_containers(self, rows: Sequence[ResourceRow]) -> None:
+        """Removes containers beside machines, and closes their rows. One that resists keeps its row, and goes with its sandbox."""
+        from agent_env.containers import objects
+        from agent_env.containers.spec import ROLE
 
-        async def stop(held: Held) -> None:
-            place = await held.sandbox.machine()
-            await place.stop_attempt(attempt_id)
+        for row in rows:
+            held = await self.hold(row.labels[SANDBOX_LABEL])
+            engine = await held.sandbox.engine()
+            labels = {SANDBOX_LABEL: row.labels[SANDBOX_LABEL], HOME_LABEL: self._installation.home, ROLE: row.name}
+            for found in await objects.containers(engine, labels):
+                await objects.remove_container(engine, found.id)
+            await self._journal.closed(row.id)
+            self._beside[row.id] = replace(row, state="closed")
+
+    async def stop_attempt(self, attempt_id: str) -> None:
+        """Kills whatever still runs for an attempt in any place that this process holds."""
+
+        async def stop(held: Held, container_id: str | None) -> None:
+            # In a container that is over nothing runs; one that we did not start can't tell what an attempt left.
+            with suppress(ContainerNotRunningError, UnsupportedError):
+                place = await (held.sandbox.machine() if container_id is None else held.sandbox.container(container_id))
+                await place.stop_attempt(attempt_id)
 
         async with asyncio.TaskGroup() as group:
-            for held in list(self._held.values()):
-                group.create_task(stop(held))
+            for sandbox_id, held in list(self._held.items()):
+                for container_id in self._places_of(sandbox_id, held):
+                    group.create_task(stop(held, container_id))
+
+    def _places_of(self, sandbox_id: str, held: Held) -> list[str | None]:
+        """Where commands of a sandbox may run: its containers by their ids, and None for its machine or itself."""
+        row = self._rows.get(sandbox_id)
+        own = (row.facts if row is not None else {}).get(CONTAINER_ID) or held.sandbox.info.facts.get(CONTAINER_ID)
+        alone = own is not None and held.shape is Shape.MACHINE_BACKED
+        beside = [str(each.facts[CONTAINER_ID]) for each in self.beside(sandbox_id) if CONTAINER_ID in each.facts]
+        return [str(own) if alone else None, *beside]
 
     async def destroy(self, sandbox_ids: Sequence[str], *, stop: asyncio.Future[None] | None = None) -> TeardownReport:
         """Removes sandboxes and closes their rows."""
@@ -275,9 +398,12 @@ class Sandboxes:
             row, held = self._rows.get(sandbox_id), self._held.pop(sandbox_id, None)
             if held is not None:
                 await held.sandbox.aclose()
-            if row is None and held is None:
+            if row is not None:
+                provider = row.provider
+            elif held is not None:
+                provider = held.provider.name
+            else:
                 raise UserError(f"sandbox {sandbox_id} is not one of this run", concerns=sandbox_id)
-            provider = row.provider if row is not None else self._default_provider
             removals.append(Removal(sandbox_id, provider, sandbox_id if row is not None else None))
             if row is not None:
                 await self._journal.closing(sandbox_id)
@@ -285,6 +411,9 @@ class Sandboxes:
 
     async def _closed(self, removal: Removal) -> None:
         await self._journal.closed(removal.sandbox_id)
+        for beside in self.beside(removal.sandbox_id):
+            await self._journal.closed(beside.id)
+            self._beside[beside.id] = replace(beside, state="closed")
         if (row := self._rows.get(removal.sandbox_id)) is not None:
             self._rows[removal.sandbox_id] = replace(row, state="closed")
 

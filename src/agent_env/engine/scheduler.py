@@ -102,6 +102,8 @@ class Scheduler:
         self._retries = dict(retries or {})
         self._delay: dict[str, int] = {}
         self._running: dict[str, asyncio.Task[Ended]] = {}
+        self._candidates = set(graph.order)
+        """Steps of which something that they wait for has changed: only those are looked at, for a task may have very many."""
         self._phase = Phase.OPEN
         self._cancelled = False
         self._fatal: Ended | None = None
@@ -118,7 +120,7 @@ class Scheduler:
                 while self._launch(group):
                     await self._wait()
                     self._obey()
-                    for step_id in [other for other in self._graph.order if other in self._running]:
+                    for step_id in sorted(self._running, key=self._graph.position.__getitem__):
                         await self._collect(step_id)
         except BaseExceptionGroup as errors:
             raise first_error(errors) from None
@@ -129,12 +131,19 @@ class Scheduler:
         self._obey()
         if self._phase is not Phase.STOPPED:
             closing = self._phase is Phase.CLOSING
-            started = {*self._running, *self._over}
-            ready = self._graph.unhindered(self._running, started) if closing else self._graph.ready(self._settled, started)
-            for step_id in list(ready):
+            for step_id in self._closers() if closing else self._ready():
                 work = self._conductor.attempt(step_id, retry=self._delay.pop(step_id, 0), closing=closing)
                 self._running[step_id] = group.create_task(work, name=f"step {step_id}")
         return bool(self._running)
+
+    def _ready(self) -> list[str]:
+        started = {step_id for step_id in self._candidates if step_id in self._running or step_id in self._over}
+        ready = list(self._graph.ready(self._settled, started, self._candidates))
+        self._candidates.clear()
+        return ready
+
+    def _closers(self) -> list[str]:
+        return list(self._graph.unhindered(self._running, {*self._running, *self._over}))
 
     async def _wait(self) -> None:
         waited: set[asyncio.Future[Any]] = {*self._running.values()}
@@ -171,11 +180,15 @@ class Scheduler:
             return
         ended = task.result()
         if ended.error is None:
-            self._settled.add(step_id)
+            self._settle(step_id)
             self._over.add(step_id)
             self._tolerated.pop(step_id, None)
         else:
             await self._failed(ended)
+
+    def _settle(self, step_id: str) -> None:
+        self._settled.add(step_id)
+        self._candidates.update(self._graph.followers[step_id])
 
     async def _failed(self, ended: Ended) -> None:
         rule = self._rules[ended.step_id]
@@ -185,7 +198,7 @@ class Scheduler:
             return
         self._over.add(ended.step_id)
         if rule.tolerated:
-            self._settled.add(ended.step_id)
+            self._settle(ended.step_id)
             self._tolerated[ended.step_id] = ended
             return
         self._fatal = self._fatal or ended
@@ -205,6 +218,7 @@ class Scheduler:
             self._settled.discard(step_id)
             self._over.discard(step_id)
             self._tolerated.pop(step_id, None)
+        self._candidates.update(span)
         first = next((step_id for step_id in span if step_id == start), span[0])
         self._delay[first] = retry
 

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agent_env.documents.context import SECRET_KEYS, new_context, safe_context
 from agent_env.documents.updates import Json
 from agent_env.engine.execution import by_value
+from agent_env.engine.literals import Keep, plan_without_literals, references_in
 from agent_env.engine.options import RunOptions
 from agent_env.engine.plan import TaskPlan
-from agent_env.errors import UsageError
-from agent_env.ids import new_instance_id, new_run_id
+from agent_env.errors import NotFoundError, UsageError
+from agent_env.ids import NAME_HINT, name_problem, new_instance_id, new_run_id, run_id_problem
 from agent_env.stores.documents import digest_of
 from agent_env.stores.records import NewRun
 from agent_env.stores.secrets import is_reference
 
 if TYPE_CHECKING:
     from agent_env.redaction import Redactor
+    from agent_env.stores import Secrets
 
 
-def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor) -> tuple[TaskPlan, NewRun]:
-    """The plan with its seed put in, and the run as it is stored.
+def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor, keep: Keep) -> tuple[TaskPlan, NewRun]:
+    """The plan with its seed put in and without literal secrets, and the run as it is stored.
+
+    Args:
+        plan: The task.
+        options: How this run differs.
+        redactor: Learns the secrets.
+        keep: Moves a literal secret to the secret store, and gives the reference.
 
     Raises:
         ProblemsError: The seed's values don't fit the steps.
-        UsageError: `start_step` or `end_step` is outside of the task.
+        UsageError: `start_step` or `end_step` is outside of the task, or a name can't be one.
     """
-    seeded = plan.seeded(options.seed)
+    _check_names(options)
+    seeded = plan_without_literals(plan.seeded(options.seed), keep)
     _check_part(options, len(seeded.graph.order))
     instance_id = new_instance_id(plan.task_id)
     steps = list(seeded.documents)
@@ -51,9 +61,17 @@ def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor) -> tuple[T
             "keep": options.keep,
             "pause_on_failure": options.pause_on_failure,
             "work_key": options.work_key,
+            **{name: value for name in ("record", "replay", "model_budget") if (value := getattr(options, name))},
         },
     )
     return seeded, new
+
+
+def learn_references(task: Mapping[str, Json], secrets: Secrets) -> None:
+    """Resolves what a stored task's fields refer to, so that it is redacted from now on. What has no value any more can't be told."""
+    for reference in references_in(task.get("steps") or ()):
+        with suppress(NotFoundError):
+            secrets.resolve(reference)
 
 
 def learn_secrets(overrides: Json, redactor: Redactor) -> None:
@@ -84,6 +102,15 @@ def _start_context(plan: TaskPlan, options: RunOptions, instance_id: str, redact
         metadata["failed_steps"] = [entry for entry in metadata["failed_steps"] if entry.get("step_id") not in again]
     safe: dict[str, Json] = by_value(safe_context({**context, "metadata": metadata}), redactor)
     return safe
+
+
+def _check_names(options: RunOptions) -> None:
+    """A run's id names its folder; the others are columns."""
+    if options.run_id is not None and (wrong := run_id_problem(options.run_id)) is not None:
+        raise UsageError(f"the run id {options.run_id!r} {wrong}", hint="letters, digits and _ . - are allowed")
+    for field in ("group_id", "bundle_id", "bundle_path", "work_key"):
+        if (wrong := name_problem(getattr(options, field) or "")) is not None:
+            raise UsageError(f"{field} {getattr(options, field)!r} {wrong}", hint=NAME_HINT)
 
 
 def _check_part(options: RunOptions, count: int) -> None:

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
+from agent_env.engine.installation import SANDBOX_LABEL
+from agent_env.stores.records import OPEN_STATES, ResourceRow
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
     from agent_env.engine.options import Providers
+    from agent_env.sandboxes.contract import Provider
+    from agent_env.stores import Journal
 
 DEFAULT_PROVIDER = "local"
+CONTAINER_KIND = "container"
+"""Of rows of containers that steps started beside a sandbox's machine."""
+PROMPT_KIND = "prompt"
+"""Of rows of prompts that agents work on."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,9 @@ async def remove_all(
 ) -> TeardownReport:
     """Removes sandboxes, all at once, each within `limits.teardown_seconds`.
 
+    One may keep another: an agent's container is on the network of the environment that it uses. So what could not be removed while
+    others went is tried once more when they are gone.
+
     Args:
         removals: What to remove.
         providers: Name → provider.
@@ -71,6 +83,7 @@ async def remove_all(
     outcomes: dict[str, bool | str] = {}
 
     async def remove(removal: Removal) -> None:
+        outcomes.pop(removal.sandbox_id, None)
         try:
             async with deadline(limits.teardown_seconds, f"removing sandbox {removal.sandbox_id}"):
                 outcomes[removal.sandbox_id] = await providers(removal.provider).destroy(removal.sandbox_id)
@@ -79,20 +92,46 @@ async def remove_all(
         except Exception as error:  # noqa: BLE001 - a provider may be anybody's code, and the other sandboxes must still be removed
             outcomes[removal.sandbox_id] = str(error) or type(error).__name__
 
-    async with asyncio.TaskGroup() as group:
-        tasks: set[asyncio.Future[None]] = {group.create_task(remove(removal)) for removal in wanted.values()}
-        pending = tasks
-        while pending and not (stop is not None and stop.done()):
-            _, pending = await asyncio.wait({*pending, *([stop] if stop else [])}, return_when=asyncio.FIRST_COMPLETED)
-            pending -= {stop} if stop else set()
-        for task in pending:
-            task.cancel()
+    async def together(these: Iterable[Removal]) -> None:
+        async with asyncio.TaskGroup() as group:
+            pending: set[asyncio.Future[None]] = {group.create_task(remove(removal)) for removal in these}
+            while pending and not (stop is not None and stop.done()):
+                _, pending = await asyncio.wait({*pending, *([stop] if stop else [])}, return_when=asyncio.FIRST_COMPLETED)
+                pending -= {stop} if stop else set()
+            for task in pending:
+                task.cancel()
+
+    await together(wanted.values())
+    kept = [removal for name, removal in wanted.items() if isinstance(outcomes.get(name), str)]
+    if len(kept) < len(outcomes) and not (stop is not None and stop.done()):
+        await together(kept)
     return TeardownReport(
         removed=tuple(name for name in wanted if outcomes.get(name) is True),
         absent=tuple(name for name in wanted if outcomes.get(name) is False),
         failed={name: why for name, why in outcomes.items() if isinstance(why, str)},
         left=tuple(name for name in wanted if name not in outcomes),
     )
+
+
+async def close_rows(journal: Journal, sandbox_id: str) -> None:
+    """Notes that a sandbox is gone, and with it every container that stood beside its machine, and what agents in it worked on."""
+    await journal.closed(sandbox_id)
+    for row in journal.resources(state=OPEN_STATES):
+        if row.kind in {CONTAINER_KIND, PROMPT_KIND} and row.labels.get(SANDBOX_LABEL) == sandbox_id:
+            await journal.closed(row.id)
+
+
+async def close_prompts(journal: Journal, run_id: str) -> None:
+    """Notes that nobody works on a run's prompts any more."""
+    for row in journal.resources(run_id, state=OPEN_STATES):
+        if row.kind == PROMPT_KIND:
+            await journal.closed(row.id)
+
+
+def rows_beside(journal: Journal, sandbox_id: str) -> list[ResourceRow]:
+    """The open rows of containers beside a sandbox's machine, of whichever run."""
+    rows = journal.resources(state=OPEN_STATES)
+    return [row for row in rows if row.kind == CONTAINER_KIND and row.labels.get(SANDBOX_LABEL) == sandbox_id]
 
 
 async def teardown_run(
@@ -112,16 +151,16 @@ async def teardown_run(
         timeout_seconds: For each sandbox; None is `limits.teardown_seconds`.
         limits: The limits of this process.
     """
-    if providers is None:
-        providers = _installed()
     if timeout_seconds is not None:
-        from dataclasses import replace
-
         limits = replace(limits, teardown_seconds=timeout_seconds)
-    return await remove_all(removals_of(context), providers, limits=limits)
+    if providers is not None:
+        return await remove_all(removals_of(context), providers, limits=limits)
+    async with _installed() as installed:
+        return await remove_all(removals_of(context), installed, limits=limits)
 
 
-def _installed() -> Providers:
+@asynccontextmanager
+async def _installed() -> AsyncIterator[Providers]:
     """The providers of this user's installation, each made once."""
     from functools import cache
 
@@ -129,7 +168,15 @@ def _installed() -> Providers:
     from agent_env.sandboxes import provider
 
     root, _ = state_root(os.environ)
-    return cache(lambda name: provider(name, state_root=root))
+    async with AsyncExitStack() as stack:
+
+        @cache
+        def make(name: str) -> Provider:
+            made = provider(name, state_root=root)
+            stack.push_async_callback(made.aclose)
+            return made
+
+        yield make
 
 
 def removals_of(context: Mapping[str, Json]) -> Iterator[Removal]:

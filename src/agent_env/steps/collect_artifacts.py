@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
 
 from pydantic import field_validator, model_validator
 
+from agent_env.defaults import Limits
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import AgentEnvError, Problem, TaskError, TransferError
 from agent_env.places import Deed, Entry, FileKind, Missing, Place
-from agent_env.steps.collecting import Wanted, choose, listed, storable
+from agent_env.steps.collecting import NOT_THERE, Listing, choose, listed, named, storable
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Texts, settle_target
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
 
 SHOWN_FILES = 100
-_NOT_THERE = frozenset({"ENOENT", "ENOTDIR"})
+SHOWN_FAILURES = 5
+LISTED = 200
+"""How many paths that could not be kept the record names."""
 _WHY = {"EISDIR": "is a folder; name its files, or write 'folder/**'", "ELOOP": "is a link that loops", "EINVAL": "is no regular file"}
 
 
@@ -34,11 +39,18 @@ class Collected(StepResult):
     produced: tuple[str, ...] = ()
     """What lay at the top of base_path when nothing was collected."""
     missing: tuple[str, ...] = ()
+    uncollected: Mapping[str, str] = field(default_factory=dict)
+    """Paths that are there and could not be kept, with the reason."""
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Paths that are no files, with what they are."""
     error: AgentEnvError | None = None
 
     def updates(self) -> Iterator[Update]:
-        """The collected files under the step, and as the latest ones."""
+        """The collected files under the step, and as the latest ones; what was not kept beside them."""
         collected: dict[str, Json] = {"artifacts": dict(self.urls), "file_artifact_universe": self.universe}
+        for name, paths in (("uncollected", self.uncollected), ("skipped", self.skipped)):
+            if paths:
+                collected[name] = [{"path": path, "reason": reason} for path, reason in islice(paths.items(), LISTED)]
         yield SetMetadata(("collected_artifacts", self.step_id), collected)
         if self.universe is None:
             produced = {"step_id": self.step_id, "base_path": self.base_path, "files": list(self.produced)}
@@ -52,6 +64,8 @@ class Collected(StepResult):
         text = f"{len(self.urls)} file{'s' if len(self.urls) != 1 else ''}"
         if self.universe is not None:
             text += f" in {self.universe['id']} v{self.universe['version']}"
+        if self.skipped:
+            text += f"; {len(self.skipped)} left out, being no files"
         return f"{text}; not there: {', '.join(self.missing[:5])}" if self.missing else text
 
     def failure(self) -> AgentEnvError | None:
@@ -65,7 +79,15 @@ class _Haul:
 
     files: dict[str, Path] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
+    failed: dict[str, _Failed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why a path that is there was not kept."""
+
+    reason: str
+    said: str
 
 
 class CollectArtifacts(Step, type="collect_artifacts"):
@@ -136,8 +158,8 @@ class CollectArtifacts(Step, type="collect_artifacts"):
         """
         place = await run.place(self.target, Deed.COLLECT)
         chosen = choose(self, run)
-        wanted = await listed(place, chosen, self)
-        haul = await self._fetch(place, run, wanted)
+        listing = await listed(place, chosen, self)
+        haul = await self._fetch(place, run, listing)
         # Hashing and copying what may be gigabytes must not hold up the run's other steps.
         stored = await asyncio.to_thread(self._store, run, haul) if haul.files else None
         produced = () if stored else await self._produced(place)
@@ -148,30 +170,36 @@ class CollectArtifacts(Step, type="collect_artifacts"):
             universe=stored[0] if stored else None,
             produced=produced,
             missing=tuple(haul.missing),
+            uncollected={storable(path): failed.reason for path, failed in haul.failed.items()},
+            skipped={storable(str(path)): what for path, what in listing.skipped.items()},
             error=self._error(haul, chosen.named),
         )
 
-    async def _fetch(self, place: Place, run: Run, wanted: list[Wanted]) -> _Haul:
+    async def _fetch(self, place: Place, run: Run, listing: Listing) -> _Haul:
         haul = _Haul()
-        if not wanted:
+        for path, reason in listing.unreadable.items():
+            haul.failed[str(path)] = _Failed(reason, f"could not be looked at: {reason}")
+        paths = list(dict.fromkeys(each.path for each in listing.wanted))
+        if not paths:
             return haul
-        paths = list(dict.fromkeys(each.path for each in wanted))
         run.progress("collecting", total=len(paths))
         into = run.scratch() / "collected"
         into.mkdir(exist_ok=True)
         facts = await place.stat(paths)
-        got = await place.get(paths, into)
-        for each in wanted:
-            file, fact = got[each.path], facts[each.path]
+        room = await asyncio.to_thread(shutil.disk_usage, into)
+        affordable = _affordable(facts, room.free, run.limits.collect_file_bytes)
+        got = await place.get(affordable, into, limit_bytes=run.limits.collect_file_bytes)
+        for key, path in named(listing.wanted):
+            file, fact = got.get(path, Missing(path, "ENOSPC")), facts[path]
             if not isinstance(file, Missing):
                 file.chmod(0o755 if isinstance(fact, Entry) and fact.mode & 0o111 else 0o644)
-                haul.files[storable(each.key)] = file
-            elif file.reason in _NOT_THERE:
-                haul.missing.append(str(each.path))
+                haul.files[key] = file
+            elif file.reason in NOT_THERE:
+                haul.missing.append(storable(str(path)))
             else:
-                haul.failed.append(f"{each.path} {_WHY.get(file.reason, f'could not be read: {file.reason}')}")
-        for path in haul.missing:
-            run.progress(f"not there: {path}")
+                haul.failed[str(path)] = _Failed(file.reason, _why(file.reason, run.limits))
+        for path_text in haul.missing:
+            run.progress(f"not there: {path_text}")
         return haul
 
     def _store(self, run: Run, haul: _Haul) -> tuple[dict[str, Json], dict[str, str]]:
@@ -185,14 +213,37 @@ class CollectArtifacts(Step, type="collect_artifacts"):
         found = (await place.stat([base]))[base]
         if isinstance(found, Missing) or found.kind is not FileKind.DIRECTORY:
             return ()
-        names = [entry.path.name async for entry in place.walk(base) if entry.path.parent == base]
+        seen: list[Missing] = []  # told already, by the search itself
+        names = [entry.path.name async for entry in place.walk(base, unreadable=seen.append) if entry.path.parent == base]
         return tuple(storable(name) for name in names[:SHOWN_FILES])
 
     def _error(self, haul: _Haul, named: int) -> AgentEnvError | None:
         if haul.failed:
-            message = f"collect: {len(haul.failed)} artifact(s) exist but could not be collected: {'; '.join(haul.failed[:5])}"
+            said = [f"{storable(path)} {failed.said}" for path, failed in islice(haul.failed.items(), SHOWN_FAILURES)]
+            more = f"; and {len(haul.failed) - len(said)} more" if len(haul.failed) > len(said) else ""
+            message = f"collect: {len(haul.failed)} artifact(s) exist but could not be collected: {'; '.join(said)}{more}"
             return TransferError(message, concerns=self.id)
         if named and not haul.files:
             message = f"resolved {named} artifact path(s) but produced no file_artifact_universe: {', '.join(haul.missing[:5])}"
             return TaskError(message, concerns=self.id, hint="none of the named files is there")
         return None
+
+
+def _affordable(facts: Mapping[PurePosixPath, Entry | Missing], free_bytes: int, limit_bytes: int) -> list[PurePosixPath]:
+    """The paths to ask for: all, but files that this machine has no room for beside those before them. The place refuses too large ones."""
+    paths = []
+    for path, fact in facts.items():
+        size = fact.size if isinstance(fact, Entry) and fact.kind is FileKind.FILE else 0
+        size = size if size <= limit_bytes else 0
+        if size <= free_bytes:
+            free_bytes -= size
+            paths.append(path)
+    return paths
+
+
+def _why(reason: str, limits: Limits) -> str:
+    if reason == "EFBIG":
+        return f"is larger than the limit of {limits.collect_file_bytes} bytes (collect_file_bytes)"
+    if reason == "ENOSPC":
+        return "does not fit into the free space of this machine"
+    return _WHY.get(reason, f"could not be read: {reason}")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from agent_env.documents.artifact import path_problem
 from agent_env.documents.updates import Json
 from agent_env.errors import TaskError, UserError
 from agent_env.places import FileKind, Missing, Place
@@ -17,6 +19,8 @@ from agent_env.steps.contract import Run
 if TYPE_CHECKING:
     from agent_env.steps.collect_artifacts import CollectArtifacts
 
+NOT_THERE = frozenset({"ENOENT", "ENOTDIR"})
+"""Reasons that mean that there is nothing; with any other there is something that we may not see."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GLOB = re.compile(r"[*?\[]")
 
@@ -62,21 +66,55 @@ def choose(step: CollectArtifacts, run: Run) -> Chosen:
     return Chosen(None)
 
 
-async def listed(place: Place, chosen: Chosen, step: CollectArtifacts) -> list[Wanted]:
+@dataclass(slots=True)
+class Listing:
+    """What is to be brought over, what lies there and is no file, and what could not be looked at."""
+
+    wanted: list[Wanted] = field(default_factory=list)
+    skipped: dict[PurePosixPath, str] = field(default_factory=dict)
+    """Path → what stands there."""
+    unreadable: dict[PurePosixPath, str] = field(default_factory=dict)
+    """Path → an errno name."""
+
+
+async def listed(place: Place, chosen: Chosen, step: CollectArtifacts) -> Listing:
     """The files themselves: patterns matched, or everything below base_path found."""
     base = PurePosixPath(step.base_path)
+    listing = Listing()
     if chosen.entries is None:
-        found = await _files_below(place, base)
-        return [Wanted(str(path.relative_to(base)), path) for path in found if path.name not in step.exclude_basenames]
+        found = await _below(place, base)
+        listing.wanted = [Wanted(str(path.relative_to(base)), path) for path in found.files if path.name not in step.exclude_basenames]
+        listing.skipped, listing.unreadable = found.others, found.unreadable
+        return listing
     patterns = [each for each in chosen.entries if _GLOB.search(str(each.path))]
     literal = await place.stat([each.path for each in patterns]) if patterns else {}
-    wanted: list[Wanted] = []
     for each in chosen.entries:
         if each.path in literal and isinstance(literal[each.path], Missing):
-            wanted += _matches(each, base, await _files_below(place, _fixed_part(each.path)))
+            _match(each, base, await _below(place, _fixed_part(each.path)), listing)
         else:
-            wanted.append(each)
-    return list(dict.fromkeys(wanted))
+            listing.wanted.append(each)
+    listing.wanted = list(dict.fromkeys(listing.wanted))
+    return listing
+
+
+def named(found: Iterable[Wanted]) -> list[tuple[str, PurePosixPath]]:
+    """The name that each file is kept under: as asked for, unless no artifact can have that name or another file has it already.
+
+    Then the file's whole path is its name, and where that can't be one either, a digest of it: no file is dropped for its name.
+    """
+    files: set[str] = set()
+    folders: set[str] = set()
+    pairs: list[tuple[str, PurePosixPath]] = []
+    for each in found:
+        digest = hashlib.sha256(str(each.path).encode("utf-8", "surrogateescape")).hexdigest()
+        for key in (storable(each.key), storable(_absolute_key(each.path)), digest):
+            parents = {str(parent) for parent in PurePosixPath(key).parents}
+            if path_problem(key) is None and key not in files and key not in folders and not parents & files:
+                files.add(key)
+                folders |= parents
+                pairs.append((key, each.path))
+                break
+    return pairs
 
 
 def storable(key: str) -> str:
@@ -84,12 +122,38 @@ def storable(key: str) -> str:
     return key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-async def _files_below(place: Place, root: PurePosixPath) -> list[PurePosixPath]:
-    """Regular files below a folder; links are not followed, a folder that is absent has none."""
-    found = (await place.stat([root]))[root]
-    if isinstance(found, Missing) or found.kind is not FileKind.DIRECTORY:
-        return []
-    return [entry.path async for entry in place.walk(root) if entry.kind is FileKind.FILE]
+@dataclass(slots=True)
+class _Below:
+    """What lies below a folder."""
+
+    files: list[PurePosixPath] = field(default_factory=list)
+    others: dict[PurePosixPath, str] = field(default_factory=dict)
+    unreadable: dict[PurePosixPath, str] = field(default_factory=dict)
+
+    def note(self, missing: Missing) -> None:
+        """Takes down what can't be looked at; what is not there any more is no loss."""
+        if missing.reason not in NOT_THERE:
+            self.unreadable[missing.path] = missing.reason
+
+
+async def _below(place: Place, root: PurePosixPath) -> _Below:
+    """Everything below a folder; links are not followed, a folder that is absent holds nothing."""
+    below = _Below()
+    top = (await place.stat([root]))[root]
+    if isinstance(top, Missing):
+        below.note(top)
+        return below
+    if top.kind is not FileKind.DIRECTORY:
+        return below
+    async for entry in place.walk(root, unreadable=below.note):
+        match entry.kind:
+            case FileKind.FILE:
+                below.files.append(entry.path)
+            case FileKind.LINK:
+                below.others[entry.path] = f"a link to {entry.target}"
+            case FileKind.OTHER:
+                below.others[entry.path] = "no regular file"
+    return below
 
 
 def _manifest(step: CollectArtifacts, run: Run) -> Iterator[Wanted]:
@@ -135,17 +199,29 @@ def _absolute_key(path: PurePosixPath) -> str:
     return str(path).lstrip("/")
 
 
-def _matches(pattern: Wanted, base: PurePosixPath, found: Sequence[PurePosixPath]) -> Iterator[Wanted]:
-    """Files that a pattern matches; they are named the way the pattern is, relative or absolute."""
-    try:
-        rule = re.compile(_as_regex(str(pattern.path)), re.DOTALL)
-    except re.error as error:
-        raise UserError(f"{pattern.path} is no pattern: {error}", hint="write [[] for a bracket itself") from error
+def _match(pattern: Wanted, base: PurePosixPath, below: _Below, listing: Listing) -> None:
+    """Adds what a pattern matches; files are named the way the pattern is, relative or absolute."""
+    rule = _rule(str(pattern.path), pattern)
     absolute = pattern.key == _absolute_key(pattern.path)
-    for path in found:
+    for path in below.files:
         if rule.fullmatch(str(path)):
             inside = not absolute and path.is_relative_to(base)
-            yield Wanted(str(path.relative_to(base)) if inside else _absolute_key(path), path)
+            listing.wanted.append(Wanted(str(path.relative_to(base)) if inside else _absolute_key(path), path))
+    listing.skipped |= {path: what for path, what in below.others.items() if rule.fullmatch(str(path))}
+    listing.unreadable |= {path: why for path, why in below.unreadable.items() if _may_match_within(pattern, path)}
+
+
+def _may_match_within(pattern: Wanted, path: PurePosixPath) -> bool:
+    """A pattern could match this path or something below it."""
+    parts = str(pattern.path).split("/")
+    return any(_rule("/".join(parts[:end]), pattern).fullmatch(str(path)) for end in range(2, len(parts) + 1))
+
+
+def _rule(text: str, pattern: Wanted) -> re.Pattern[str]:
+    try:
+        return re.compile(_as_regex(text), re.DOTALL)
+    except re.error as error:
+        raise UserError(f"{pattern.path} is no pattern: {error}", hint="write [[] for a bracket itself") from error
 
 
 def _fixed_part(pattern: PurePosixPath) -> PurePosixPath:

@@ -6,8 +6,8 @@ URL and never asks what kind of sandbox it has. The `Run` and `Plan` protocols a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -16,16 +16,40 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
+from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
 
 if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent, McpServer
     from agent_env.artifacts import Artifacts
+    from agent_env.broker import Models
     from agent_env.clock import Clock
     from agent_env.defaults import Limits
-    from agent_env.documents.network import NetworkPolicy
-    from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
+    from agent_env.documents.records import DeployedAgent, DeployedContainer, DeployedEnvironment, DeployedSandbox
+    from agent_env.environments import LiveEnvironment
+    from agent_env.images import BuildRequest, Wheelhouse
     from agent_env.places import Deed, Place
     from agent_env.steps.targets import Target
     from agent_env.stores import Objects
+
+__all__ = [
+    "AgentRequest",
+    "ContainerRequest",
+    "Decision",
+    "EntityRef",
+    "EnvironmentRequest",
+    "InstallRequest",
+    "OnResume",
+    "Plan",
+    "RetryConfig",
+    "Run",
+    "SandboxRequest",
+    "Step",
+    "StepResult",
+    "Tell",
+]
+
+Tell = Callable[[str], None]
+"""Hears what goes on in a long step."""
 
 
 class OnResume(StrEnum):
@@ -94,26 +118,6 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SandboxRequest:
-    """What `deploy_sandbox` asks for; the engine chooses the provider, names the sandbox and journals it."""
-
-    sandbox_name: str
-    mode: Literal["vm", "container"]
-    provider: str | None = None
-    """Registry name or a comma-separated chain; None is the configured default."""
-    image: str | None = None
-    port: int | None = None
-    cpu: float = 1.0
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    ttl_seconds: float = 7200.0
-    exposed_ports: Sequence[int] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    network: NetworkPolicy | None = None
-    attribution: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """What a person decided about a waiting review."""
 
@@ -133,8 +137,20 @@ class Run(Protocol):
     """1 for the first attempt of the step in this run."""
     limits: Limits
     clock: Clock
+    quiesce: str | None
+    """`freeze` or `kill`: what a verifier without a word of its own does with what still runs while it looks; None leaves it."""
     artifacts: Artifacts
     objects: Objects
+
+    @property
+    def models(self) -> Models:
+        """Models for agents, simulated users and judges, by way of the broker."""
+        ...
+
+    @property
+    def human_url(self) -> str | None:
+        """Where people answer, as the configuration says."""
+        ...
 
     @property
     def context(self) -> Mapping[str, Json]:
@@ -158,12 +174,91 @@ class Run(Protocol):
         """The deployed sandbox of that name. Raises `PlacementError` that lists what is deployed."""
         ...
 
-    def agent(self, name: str) -> DeployedAgent:
-        """The deployed agent of that name."""
+    def agent_record(self, name: str) -> DeployedAgent:
+        """The record of the deployed agent of that name. Raises `PlacementError` that lists what is deployed."""
         ...
 
-    def environment(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
-        """The deployed environment of that id (by that step)."""
+    async def agent(self, name: str) -> LiveAgent:
+        """The deployed agent of that name, at hand; the run lets go of it when it ends.
+
+        Raises:
+            PlacementError: It is not deployed.
+            SandboxUnavailableError: It was, and its sandbox is gone.
+        """
+        ...
+
+    async def agent_at(self, record: DeployedAgent) -> LiveAgent:
+        """An agent that is known by its address alone."""
+        ...
+
+    async def install_agent(self, request: InstallRequest) -> DeployedAgent:
+        """Installs an agent into a place of the run. Its record is what the step returns to the context.
+
+        Raises:
+            UserError: It can't be installed as asked.
+            InfrastructureError: It did not come up.
+        """
+        ...
+
+    async def peer_access(self, source: str, peer: str) -> McpServer:
+        """How one deployed agent reaches another: its address as seen from there, and the token that it wants.
+
+        Raises:
+            PlacementError: One of them is not deployed.
+            UserError: The other one has no address.
+        """
+        ...
+
+    async def executor_access(self, environment: DeployedEnvironment, agent: str) -> McpServer:
+        """How an environment's gateway reaches a deployed agent: its address as seen from there, and the token that it wants.
+
+        Raises:
+            PlacementError: The agent is not deployed.
+            UserError: It has no address.
+        """
+        ...
+
+    async def deploy_agent(self, request: AgentRequest) -> DeployedAgent:
+        """Deploys an agent and gives it what it was asked to have. Its record is what the step returns to the context.
+
+        Raises:
+            UserError: It can't be deployed as asked.
+            InfrastructureError: It did not come up; nothing of it is left.
+        """
+        ...
+
+    async def note_prompt(self, message_id: str, agent_name: str, facts: Mapping[str, Json]) -> None:
+        """Writes down, before and while it is worked on, what finds a prompt again after a kill. Facts are merged key by key."""
+        ...
+
+    def noted_prompt(self, message_id: str) -> Mapping[str, Json] | None:
+        """What was written down of a prompt, also by an earlier process; None where nothing was."""
+        ...
+
+    async def prompt_over(self, message_id: str) -> None:
+        """A prompt has ended, whichever way."""
+        ...
+
+    def environment_record(self, env_id: str, step_id: str | None = None) -> DeployedEnvironment:
+        """The record of the deployed environment of that id (by that step). Raises `PlacementError` that lists what is deployed."""
+        ...
+
+    async def environment(self, env_id: str, step_id: str | None = None) -> LiveEnvironment:
+        """The deployed environment of that id (by that step), at hand; the run lets go of it when it ends.
+
+        Raises:
+            PlacementError: It is not deployed.
+            SandboxUnavailableError: It was, and something of it is not running.
+        """
+        ...
+
+    async def deploy_environment(self, request: EnvironmentRequest) -> DeployedEnvironment:
+        """Deploys an environment. Its record is what the step returns to the context.
+
+        Raises:
+            UserError: Its documents can't be deployed as asked.
+            InfrastructureError: It did not come up; nothing of it is left.
+        """
         ...
 
     async def place(self, target: Target, deed: Deed) -> Place:
@@ -177,6 +272,16 @@ class Run(Protocol):
 
     async def deploy_sandbox(self, request: SandboxRequest) -> DeployedSandbox:
         """Journals and creates a sandbox. Its record is what the step returns to the context."""
+        ...
+
+    async def start_container(self, request: ContainerRequest) -> DeployedContainer:
+        """Journals and starts a container beside a sandbox's machine. Its record is what the step returns to the context.
+
+        Raises:
+            UserError: It wants what this user's configuration grants no task, or its name is taken.
+            UnsupportedError: The sandbox has no container engine, or its network policy can't be held for the container.
+            InfrastructureError: It could not be built, fetched, made or started.
+        """
         ...
 
     async def teardown_sandbox(self, sandbox_id: str) -> bool:
@@ -193,6 +298,10 @@ class Run(Protocol):
 
     def secret(self, text: str) -> str:
         """Resolves an `env:NAME` or `secret:KEY` reference; other text comes back as it is. The value is redacted from now on."""
+        ...
+
+    def wheelhouse(self) -> Wheelhouse:
+        """The packages that this installation fetches for places."""
         ...
 
     def scratch(self) -> Path:
@@ -241,6 +350,10 @@ class Plan(Protocol):
         """The relative file names of a file artifact or universe, or None when it is not that."""
         ...
 
+    def environment(self, id: str, version: int | None = None) -> Mapping[str, Json] | None:
+        """An environment's document, or None. Predicted ones, which lack versions and images, count."""
+        ...
+
     def preset(self, list: str) -> Sequence[Mapping[str, Json]]:
         """Records that the run starts with (`--context-json`)."""
         ...
@@ -259,6 +372,10 @@ class Step(BaseModel):
     """Fields that belong to whoever runs the task, dropped when a task is imported into a bundle."""
     own_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that the reference does not have: written only when they say something."""
+    images_by_name: ClassVar[bool] = False
+    """`images` gives names alone: it needs no folder, and costs nothing to ask."""
+    other_words: ClassVar[Mapping[str, str]] = {}
+    """Keys that people know from elsewhere (Docker, Compose) → the field that is meant. To ignore one would do what nobody asked for."""
 
     id: str = Field(min_length=1)
     """Unique in the task; the key of what the step leaves in the run's context."""
@@ -318,6 +435,21 @@ class Step(BaseModel):
         """Everything that can be known before anything starts. `Problem.path` is relative to the step (`.criteria[0]`)."""
         del plan
         return iter(())
+
+    def idle_fields(self) -> frozenset[str]:
+        """Fields that mean nothing to this step as it is written, so that nobody looks for what they name."""
+        return frozenset()
+
+    def images(self, artifacts: Artifacts, folder: Path, limits: Limits) -> Sequence[str | BuildRequest]:
+        """The images that it will need and that are known before its turn: names, or what to build. Fetched and built ahead.
+
+        Args:
+            artifacts: Where a build's files are.
+            folder: Empty, private, and there until they are built.
+            limits: How much may be unpacked.
+        """
+        del artifacts, folder, limits
+        return ()
 
     async def execute(self, run: Run) -> StepResult:
         """Does it.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -12,9 +13,15 @@ from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
 from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import AppendRecord, Json, Update
+from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult
-from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Whole
+from agent_env.steps.image_names import image_problems
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.defaults import Limits
 
 Port = Annotated[Whole, Field(ge=1, le=65535)]
 
@@ -38,8 +45,21 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     """Deploy a sandbox: a machine (`vm`), or a single container of an image (`container`)."""
 
     on_resume: ClassVar[OnResume] = OnResume.REPEAT
+    images_by_name: ClassVar[bool] = True
     entity_refs: ClassVar[tuple[EntityRef, ...] | None] = ()
     user_fields: ClassVar[frozenset[str]] = frozenset({"sandbox_type", "metadata.attribution"})
+
+    other_words: ClassVar[Mapping[str, str]] = {
+        "name": "sandbox_name",
+        "mode": "sandbox_mode",
+        "provider": "sandbox_type",
+        "env": "env_vars",
+        "environment": "env_vars",
+        "memory": "memory_mb",
+        "ports": "exposed_ports",
+        "network": "network_policy",
+        "ttl": "ttl_seconds",
+    }
 
     sandbox_name: str = Field(min_length=1)
     """The name that later steps use; unique in the task."""
@@ -61,8 +81,8 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     """Machine mode: how to boot, where a provider has a choice."""
     port: Port | None = None
     """Container mode: the port that the container serves."""
-    env_vars: dict[str, str] | None = None
-    """Container mode: environment variables; `env:NAME` and `secret:KEY` are resolved when it is deployed."""
+    env_vars: Annotated[dict[str, str] | None, SECRET] = None
+    """Container mode: environment variables; `env:NAME` and `secret:KEY` are resolved on deploy; literal secrets are stored apart."""
     sandbox_type: OptionalName = None
     """The provider, or a comma-separated chain of providers; absent is the configured default."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -74,8 +94,8 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     @classmethod
     def _variable_names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         for name, text in (value or {}).items():
-            if not name or "=" in name or "\0" in name + text:
-                raise ValueError(f"{name!r} can't be an environment variable")
+            if not is_variable_name(name) or "\0" in text:
+                raise ValueError(f"{name!r} can't be an environment variable: {VARIABLE_RULE}, and its value has no zero byte")
         return value
 
     @field_validator("metadata")
@@ -91,9 +111,20 @@ class DeploySandbox(Step, type="deploy_sandbox"):
         if self.sandbox_mode == "container" and (self.image is None or self.port is None):
             missing = " and ".join(name for name in ("image", "port") if getattr(self, name) is None)
             yield Problem("container-mode sandbox requires `image` and `port`", path=".sandbox_mode", hint=f"add {missing}")
+        if self.sandbox_mode == "container":
+            yield from image_problems(self.image, ".image")
         for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name):
             message = f"Sandbox {self.sandbox_name!r} is already deployed by step {other.id!r}"
             yield Problem(message, path=".sandbox_name", hint="give one of them another name")
+
+    def idle_fields(self) -> frozenset[str]:
+        """A machine takes no variables, and its provider has names of its own for what it boots from."""
+        return frozenset() if self.sandbox_mode == "container" else frozenset({"image", "env_vars"})
+
+    def images(self, artifacts: Artifacts, folder: Path, limits: Limits) -> Sequence[str]:
+        """Of a container, its image."""
+        del artifacts, folder, limits
+        return (self.image,) if self.sandbox_mode == "container" and self.image else ()
 
     async def execute(self, run: Run) -> SandboxDeployed:
         """Asks the engine for the sandbox, which journals it before it exists."""
@@ -104,6 +135,7 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     def _request(self, run: Run) -> SandboxRequest:
         overrides = run.run_overrides()
         container = self.sandbox_mode == "container"
+        env, secrets = variables(self.env_vars if container else None, run)
         provider = overrides.get("sandbox")
         return SandboxRequest(
             sandbox_name=self.sandbox_name,
@@ -114,10 +146,12 @@ class DeploySandbox(Step, type="deploy_sandbox"):
             cpu=self.cpu,
             memory_bytes=self.memory_mb * MIB,
             disk_bytes=int(self.disk_size_gb * GIB),
-            ttl_seconds=_seconds(overrides.get("ttl_seconds"), self.ttl_seconds),
+            ttl_seconds=overridden_seconds(overrides.get("ttl_seconds"), self.ttl_seconds),
             exposed_ports=() if container else self.exposed_ports or (),
-            env={name: run.secret(text) for name, text in (self.env_vars or {}).items()} if container else {},
-            network=_policy(overrides.get("network_policy"), self.network_policy),
+            env=env,
+            secrets=secrets,
+            references={name: text for name, text in (self.env_vars or {}).items() if name in secrets},
+            network=overridden_policy(overrides.get("network_policy"), self.network_policy),
             attribution=self._attribution(run),
         )
 
@@ -126,11 +160,21 @@ class DeploySandbox(Step, type="deploy_sandbox"):
         return {**(self.metadata.get("attribution") or {}), "pipeline_step": f"{task}_{self.id}", "run_id": run.instance_id}
 
 
+def variables(written: Mapping[str, str] | None, run: Run) -> tuple[dict[str, str], dict[str, str]]:
+    """A step's variables apart: those that anybody may see, and those that stand for secrets, resolved."""
+    env: dict[str, str] = {}
+    secrets: dict[str, str] = {}
+    for name, text in (written or {}).items():
+        value = run.secret(text)
+        (env if value == text else secrets)[name] = value
+    return env, secrets
+
+
 def _is_text_map(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
 
 
-def _seconds(override: Json, otherwise: float) -> float:
+def overridden_seconds(override: Json, otherwise: float) -> float:
     if override is None:
         return otherwise
     if isinstance(override, bool) or not isinstance(override, int | float) or not override > 0:
@@ -138,7 +182,7 @@ def _seconds(override: Json, otherwise: float) -> float:
     return float(override)
 
 
-def _policy(override: Json, otherwise: NetworkPolicy | None) -> NetworkPolicy | None:
+def overridden_policy(override: Json, otherwise: NetworkPolicy | None) -> NetworkPolicy | None:
     if override is None:
         return otherwise
     try:

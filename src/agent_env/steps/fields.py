@@ -26,6 +26,13 @@ def _plain_number(value: float) -> int | float:
     return int(value) if float(value).is_integer() else value
 
 
+class Secret:
+    """The type of `SECRET`."""
+
+
+SECRET = Secret()
+"""Marks a field whose texts may be secrets: literals move to the secret store when a task is loaded; `Run.secret` resolves them."""
+
 Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_no_flag), PlainSerializer(_plain_number)]
 """A finite number; a whole one is written without a fraction, as people write it."""
 Whole = Annotated[int, BeforeValidator(_no_flag)]

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 
@@ -16,7 +16,12 @@ from agent_env.errors import Problem, ProblemsError, TaskError, UserError
 from agent_env.places import Deed, Upload
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Whole, settle_target
+from agent_env.steps.landing import landed
+from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import ArtifactDocument
 
 SANDBOX_FILES = PurePosixPath("/loaded")
 AGENT_FILES = PurePosixPath("/tmp/file_artifacts")
@@ -63,11 +68,17 @@ class _Load:
     """What goes into the place, gathered before anything is sent: a later file of the same path wins."""
 
     uploads: dict[PurePosixPath, Upload] = field(default_factory=dict)
+    folders: dict[PurePosixPath, PurePosixPath] = field(default_factory=dict)
+    """File → the folder that it is loaded into."""
     records: dict[str, list[dict[str, Json]]] = field(default_factory=dict)
+    seeds: list[ArtifactDocument] = field(default_factory=list)
+    """What servers of an environment are to hold."""
 
-    def add(self, path: PurePosixPath, source: bytes | Path, mode: int | None = None) -> None:
+    def add(self, folder: PurePosixPath, name: str | PurePosixPath, source: bytes | Path, mode: int | None = None) -> None:
+        path = folder / name
         self.uploads.pop(path, None)
         self.uploads[path] = Upload(path, source, mode)
+        self.folders[path] = folder
 
     def record(self, name: str, entry: dict[str, Json]) -> None:
         self.records.setdefault(name, []).append(entry)
@@ -83,10 +94,13 @@ class LoadArtifact(Step, type="load_artifact"):
         EntityRef("artifact", "artifact_id", version_field="artifact_version"),
     )
     user_fields: ClassVar[frozenset[str]] = frozenset({"urls"})
-    own_fields: ClassVar[frozenset[str]] = frozenset({"owner"})
+    own_fields: ClassVar[frozenset[str]] = frozenset({"owner", "environment_name"})
 
     env_id: OptionalName = None
-    """A deployed environment."""
+    """A deployed environment. Seed data (`environment`, `environment_universe`) replaces what its servers hold, all of it or none; files
+    go into a server's container."""
+    environment_name: OptionalName = None
+    """Which server of the environment gets files, where it has several."""
     env_step_id: OptionalName = None
     """The step that deployed the environment, where several did."""
     artifacts: tuple[ArtifactEntry, ...] | None = None
@@ -102,7 +116,8 @@ class LoadArtifact(Step, type="load_artifact"):
     collected_artifacts_step_id: OptionalName = None
     """Another name of `artifact_from_step_id`."""
     destination_path: OptionalName = None
-    """The folder. Default: `/loaded` in a sandbox, `/tmp/file_artifacts` for agents and URLs, `/app/files` for payloads."""
+    """The folder. Default: `/loaded` in a sandbox, `/tmp/file_artifacts` for agents and URLs, `/app/files` for payloads. No link in it may
+    lead out of it; the folder itself may be one where it is named."""
     agent_name: OptionalName = None
     """A deployed agent."""
     sandbox_name: OptionalName = None
@@ -140,6 +155,8 @@ class LoadArtifact(Step, type="load_artifact"):
     @property
     def target(self) -> Target:
         """Where the files go."""
+        if self.env_id and not (self.sandbox_name or self.agent_name):
+            return EnvironmentTarget(self.env_id, self.env_step_id, self.environment_name)
         return choose_target(
             sandbox_name=self.sandbox_name,
             container_name=self.container_name,
@@ -155,9 +172,6 @@ class LoadArtifact(Step, type="load_artifact"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Something must be named; artifacts must exist and be loadable; URLs must be fetchable."""
-        if isinstance(self.target, EnvironmentTarget):
-            message = "loading into an environment needs deployed environments, which this version of agent-env can't deploy"
-            yield Problem(message, path=".env_id", hint="use sandbox_name or agent_name")
         if not (self.artifacts or self.artifact_id or self.urls or self.source_step):
             yield Problem("names nothing to load; set artifacts, urls, artifact_id or artifact_from_step_id")
         if self.urls:
@@ -165,6 +179,8 @@ class LoadArtifact(Step, type="load_artifact"):
         if plan.artifacts is not None:
             for entry, path in self._named():
                 yield from _artifact_problems(plan, entry, path)
+                if self.env_id:
+                    yield from _seed_problems(plan, self.env_id, entry, path)
 
     def _named(self) -> Iterator[tuple[ArtifactEntry, str]]:
         for index, entry in enumerate(self.artifacts or ()):
@@ -178,6 +194,7 @@ class LoadArtifact(Step, type="load_artifact"):
         Raises:
             NotFoundError: An artifact does not exist.
             TransferError: A file could not be fetched or written.
+            TaskError: A link in the place leads out of the folder that files are loaded into.
         """
         effective = self._overridden(run)
         entries = effective._entries(run)
@@ -187,9 +204,14 @@ class LoadArtifact(Step, type="load_artifact"):
         load = await asyncio.to_thread(effective._gather, run, entries)
         if effective.urls:
             await effective._add_urls(run, load, effective.urls)
+        for document in load.seeds:
+            load.record(LOADED, await load_artifact_into(run, await run.environment(self.env_id or "", self.env_step_id), document))
+        if load.seeds and not load.uploads:
+            return Loaded(load.records, remark=f"loaded {', '.join(document.id.rpartition('/')[2] for document in load.seeds)}")
         place = await run.place(self.target, Deed.LOAD)
+        uploads = await landed(place, load.uploads.values(), load.folders, named=effective.destination_path is not None)
         run.progress("loading", total=len(load.uploads))
-        await place.put(list(load.uploads.values()), owner=self.owner)
+        await place.put(uploads, owner=self.owner)
         return Loaded(load.records, len(load.uploads))
 
     def _overridden(self, run: Run) -> LoadArtifact:
@@ -229,6 +251,9 @@ class LoadArtifact(Step, type="load_artifact"):
         run.used("artifacts", document.id, document.version, document.digest)
         if document.type not in _LOADABLE:
             raise UserError(f"Unsupported artifact type for loading: {document.type!r} ({entry.id!r})", concerns=self.id)
+        if isinstance(self.target, EnvironmentTarget) and document.type in SEED_TYPES:
+            load.seeds.append(document)
+            return
         if document.type == "environment":
             self._add_payload(run, load, document.id, document.version, document.body.get("environment_name"))
             return
@@ -236,17 +261,17 @@ class LoadArtifact(Step, type="load_artifact"):
         folder = self._folder(AGENT_FILES if isinstance(self.target, AgentTarget) else SANDBOX_FILES)
         paths = {name: folder / name for name in files}
         for name, ref in files.items():
-            load.add(paths[name], run.artifacts.path(ref), ref.mode)
-        record: dict[str, Json] = {"id": document.id, "version": document.version, "artifact_type": document.type, "env_id": None}
+            load.add(folder, name, run.artifacts.path(ref), ref.mode)
+        record: dict[str, Json] = {"id": document.id, "version": document.version, "artifact_type": document.type, "env_id": self.env_id}
         record |= self._where(folder)
         record["files"] = {name: str(path) for name, path in paths.items()} if isinstance(self.target, AgentTarget) else sorted(files)
         load.record("loaded_file_artifact_universes", record)
 
     def _add_payload(self, run: Run, load: _Load, id: str, version: int, environment_name: str | None) -> None:
         folder = self._folder(PAYLOAD_FILES)
-        files = run.artifacts.payload(id, version)
+        files = run.artifacts.payload(id, version, limits=run.limits)
         for path, content in files:
-            load.add(folder / path, content)
+            load.add(folder, path, content)
         record: dict[str, Json] = {"id": id, "version": version, "service_name": environment_name, "environment_name": environment_name}
         record |= self._where(folder)
         record |= {"file_count": len(files), "files": [str(path) for path, _ in files[:LISTED_FILES]]}
@@ -261,7 +286,7 @@ class LoadArtifact(Step, type="load_artifact"):
         named = name_urls(urls, source=self.id)
         fetched = await download(named, into, network=self._network(run), limits=run.limits)
         for file in fetched:
-            load.add(folder / file.filename, file.path, 0o644)
+            load.add(folder, file.filename, file.path, 0o644)
         where = self._where(folder)
         del where["container_name"]
         load.record("loaded_urls", {"step_id": self.id, **where, "files": [file.filename for file in fetched]})
@@ -286,7 +311,7 @@ class LoadArtifact(Step, type="load_artifact"):
         if isinstance(target, SandboxTarget):
             record = run.sandbox(target.sandbox_name)
         elif isinstance(target, AgentTarget):
-            record = run.agent(target.agent_name)
+            record = run.agent_record(target.agent_name)
         policy = getattr(record, "network_policy", None)
         return NetworkPolicy.model_validate(policy) if policy else None
 
@@ -298,6 +323,19 @@ def _recorded(metadata: Mapping[str, Json], step_id: str) -> Mapping[str, Json] 
         return collected.get("file_artifact_universe") or {}
     snapshot = (metadata.get("env_snapshotted_universes") or {}).get(step_id)
     return None if snapshot is None else snapshot or {}
+
+
+def _seed_problems(plan: Plan, env_id: str, entry: ArtifactEntry, path: str) -> Iterator[Problem]:
+    """Seed data must be for servers that the environment has."""
+    document = plan.artifact(entry.id, entry.version)
+    type = str((document or {}).get("type"))
+    if document is None or type not in SEED_TYPES:
+        return
+    there = server_names(plan, env_id)
+    wanted = names_in(type, document, plan.artifact_files(entry.id, entry.version) or ())
+    if there is not None and wanted and not wanted & there:
+        message = f"{entry.id!r} is for {', '.join(sorted(wanted))}, and env {env_id!r} has {', '.join(sorted(there))}"
+        yield Problem(message, path=path, hint="environment_name says which server seed data is for")
 
 
 def _url_problems(urls: list[Any]) -> Iterator[Problem]:

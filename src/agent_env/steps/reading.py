@@ -56,7 +56,10 @@ def _key_problems(
     cls = step if isinstance(step, type) else type(step)
     # A class may say that free keys belong to it; near spellings of its own are mistakes all the same.
     free = getattr(cls, "free_keys", False)
-    problems, warnings = unknown_key_problems(data, accepted_keys(cls), source=source, path=path, strict=strict and not free)
+    words = getattr(cls, "other_words", None)
+    problems, warnings = unknown_key_problems(
+        data, accepted_keys(cls), source=source, path=path, strict=strict and not free, other_words=words
+    )
     if free:
         warnings = []
     if not isinstance(step, type):

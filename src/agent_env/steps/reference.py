@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
+import json
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from pathlib import PurePosixPath
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -19,11 +23,12 @@ from agent_env.steps.registry import BUILT, step_class
 
 @dataclass(frozen=True, slots=True)
 class FieldReference:
-    """One field of a step type."""
+    """One field of a step type, or of a part of one."""
 
     name: str
+    """As documents write it."""
     type: str
-    """JSON type in words, such as `list of text`."""
+    """In words of JSON, such as `list of text`; parts by the name of their class."""
     required: bool
     default: Json
     description: str
@@ -37,38 +42,68 @@ class StepReference:
     doc: str
     on_resume: OnResume
     fields: tuple[FieldReference, ...]
-    """The type's own fields."""
+    """The type's own fields, and those of every step that are different here."""
     common: tuple[FieldReference, ...]
     """Fields that every step has, with the default that they have here."""
-    schema: Mapping[str, Json]
-    """JSON schema of the whole step."""
 
 
 def step_reference() -> tuple[StepReference, ...]:
-    """Every built-in type that runs, by name."""
-    return tuple(reference_of(step_class(name)) for name in sorted(BUILT))
+    """Every built-in type that runs, in the order of the registry."""
+    return tuple(reference_of(step_class(name)) for name in BUILT)
 
 
 def reference_of(cls: type[Step]) -> StepReference:
     """The reference of one class."""
-    schema = cls.model_json_schema(mode="validation")
-    everything = tuple(_fields(cls, schema))
-    own = frozenset(_own_annotations(cls))
+    everything = fields_of(cls)
+    shared = fields_of(Step)
     return StepReference(
         type=cls.type_name,
-        doc=inspect.cleandoc(cls.__doc__ or ""),
+        doc=said(cls),
         on_resume=cls.on_resume,
-        fields=tuple(field for field in everything if field.name in own),
-        common=tuple(field for field in everything if field.name not in own and field.name != "type"),
-        schema=schema,
+        fields=tuple(field for field in everything if field not in shared),
+        common=tuple(field for field in everything if field in shared and field.name != "type"),
     )
+
+
+def fields_of(cls: type[BaseModel]) -> tuple[FieldReference, ...]:
+    """The fields of a step type or of a part, in the order in which they are written."""
+    described = descriptions(cls)
+    return tuple(
+        FieldReference(
+            name=field.alias or name,
+            type=in_words(field.annotation),
+            required=field.is_required(),
+            default=None if field.is_required() else _as_json(field.get_default(call_default_factory=True)),
+            description=described.get(name, ""),
+        )
+        for name, field in cls.model_fields.items()
+    )
+
+
+def parts_of(classes: Iterable[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """The models that the fields of some classes are made of, each once, and theirs."""
+    waiting: list[Any] = [field.annotation for cls in classes for field in cls.model_fields.values()]
+    seen: set[object] = set()
+    while waiting:
+        kind = waiting.pop(0)
+        waiting += get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
+            seen.add(kind)
+            yield kind
+            waiting += [field.annotation for field in kind.model_fields.values()]
+
+
+def said(cls: type) -> str:
+    """A class's docstring, a paragraph a line."""
+    paragraphs = inspect.cleandoc(cls.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def descriptions(cls: type[BaseModel]) -> dict[str, str]:
     """The docstring under each field, also of inherited ones; read from the source, so that no start-up pays for it."""
     found: dict[str, str] = {}
     for ancestor in reversed(cls.__mro__):
-        if issubclass(ancestor, BaseModel) and ancestor is not BaseModel:
+        if ancestor is not BaseModel and issubclass(ancestor, BaseModel):
             tree = ast.parse(textwrap.dedent(inspect.getsource(ancestor))).body[0]
             found.update(_docstrings(tree.body if isinstance(tree, ast.ClassDef) else []))
     return found
@@ -81,55 +116,44 @@ def _docstrings(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
                 yield name, " ".join(inspect.cleandoc(text).split())
 
 
-def _own_annotations(cls: type[Step]) -> Iterator[str]:
-    for ancestor in cls.__mro__:
-        if ancestor is Step:
-            return
-        yield from inspect.get_annotations(ancestor)
-
-
-def _fields(cls: type[Step], schema: Mapping[str, Json]) -> Iterator[FieldReference]:
-    said = descriptions(cls)
-    for name, field in cls.model_fields.items():
-        described = schema.get("properties", {}).get(name, {})
-        yield FieldReference(
-            name=name,
-            type=_type_in_words(described, schema.get("$defs", {})),
-            required=field.is_required(),
-            default=None if field.is_required() else _as_json(field.get_default(call_default_factory=True)),
-            description=said.get(name, ""),
-        )
-
-
-_WORDS: Mapping[str, str] = {
-    "string": "text",
-    "integer": "whole number",
-    "number": "number",
-    "boolean": "true or false",
-    "object": "object",
-    "null": "null",
+PLAIN: Mapping[Any, str] = {
+    str: "text",
+    PurePosixPath: "text",
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    NoneType: "null",
+    Any: "anything",
 }
 
 
-def _type_in_words(schema: Mapping[str, Json], definitions: Mapping[str, Json]) -> str:
-    if "$ref" in schema:
-        return _type_in_words(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}), definitions)
-    for key in ("anyOf", "oneOf"):
-        if key in schema:
-            words = dict.fromkeys(_type_in_words(member, definitions) for member in schema[key])
-            return " or ".join(words)
-    if "const" in schema:
-        return f"`{schema['const']}`"
-    if "enum" in schema:
-        return " or ".join(f"`{member}`" for member in schema["enum"])
-    if schema.get("type") == "array":
-        return f"list of {_type_in_words(schema.get('items', {}), definitions)}"
-    return _WORDS.get(str(schema.get("type")), "any value")
+def in_words(annotation: Any) -> str:
+    """A type as the author of a task writes it: in words of JSON."""
+    if annotation in PLAIN:
+        return PLAIN[annotation]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return in_words(arguments[0])
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
+    if origin in (Union, UnionType):
+        return " or ".join(in_words(one) for one in arguments if one is not NoneType)
+    if origin in (tuple, list, Sequence):
+        return "list" if arguments[0] is Any else f"list of {in_words(arguments[0])}"
+    if origin in (dict, Mapping):
+        return "object" if arguments[1] is Any else f"object of {in_words(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(f"`{json.dumps(member.value)}`" for member in annotation)
+    if isinstance(annotation, type):
+        return annotation.__name__
+    raise TypeError(f"the reference has no words for {annotation!r}")
 
 
 def _as_json(value: Any) -> Json:
-    if isinstance(value, tuple):
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(member) for key, member in value.items()}
+    if isinstance(value, tuple | list):
         return [_as_json(member) for member in value]
-    if isinstance(value, bool | int | float | str | dict | list | None):
-        return int(value) if isinstance(value, float) and value.is_integer() else value
-    return str(value)
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

@@ -18,30 +18,42 @@ from agent_env.steps.reading import read_fields
 ENTRY_POINTS = "agent_env.task_steps"
 
 BUILT: Mapping[str, str] = {
+    "add_skills": "agent_env.steps.add_skills:AddSkills",
+    "agent_prompt_response_verifier": "agent_env.verifiers.agent_prompt_response_verifier:AgentPromptResponseVerifier",
     "aggregate_verifiers": "agent_env.verifiers.aggregate_verifiers:AggregateVerifiers",
+    "apply_server_config": "agent_env.steps.apply_server_config:ApplyServerConfig",
+    "build_mcp_cli": "agent_env.steps.build_mcp_cli:BuildMcpCli",
     "collect_artifacts": "agent_env.steps.collect_artifacts:CollectArtifacts",
+    "deploy_agent": "agent_env.steps.deploy_agent:DeployAgent",
+    "deploy_env": "agent_env.steps.deploy_env:DeployEnv",
+    "deploy_human_agent": "agent_env.steps.deploy_human_agent:DeployHumanAgent",
     "deploy_sandbox": "agent_env.steps.deploy_sandbox:DeploySandbox",
+    "env_outcome_verifier": "agent_env.verifiers.env_outcome_verifier:EnvOutcomeVerifier",
+    "install_agent": "agent_env.steps.install_agent:InstallAgent",
     "load_artifact": "agent_env.steps.load_artifact:LoadArtifact",
+    "modify_env_tool_access": "agent_env.steps.modify_env_tool_access:ModifyEnvToolAccess",
+    "peer_agents": "agent_env.steps.peer_agents:PeerAgents",
+    "prompt_agent": "agent_env.steps.prompt_agent:PromptAgent",
+    "register_agent_triggers": "agent_env.steps.register_agent_triggers:RegisterAgentTriggers",
+    "register_env_triggers": "agent_env.steps.register_env_triggers:RegisterEnvTriggers",
+    "reset_env": "agent_env.steps.reset_env:ResetEnv",
+    "restore_agent_state": "agent_env.steps.snapshot_agent_state:RestoreAgentState",
     "review": "agent_env.steps.review:Review",
+    "rubrics_verifier": "agent_env.verifiers.rubrics_verifier:RubricsVerifier",
     "run_code": "agent_env.steps.run_code:RunCode",
+    "run_container_unit_tests_verifier": "agent_env.verifiers.run_container_unit_tests_verifier:RunContainerUnitTestsVerifier",
+    "run_docker_container": "agent_env.steps.run_docker_container:RunDockerContainer",
+    "snapshot_agent_state": "agent_env.steps.snapshot_agent_state:SnapshotAgentState",
+    "snapshot_env": "agent_env.steps.snapshot_env:SnapshotEnv",
+    "sync_env_clock": "agent_env.steps.sync_env_clock:SyncEnvClock",
     "teardown_sandboxes": "agent_env.steps.teardown_sandboxes:TeardownSandboxes",
     "verify_sandbox": "agent_env.verifiers.verify_sandbox:VerifySandbox",
 }
 """Type → `module:Class`."""
 
 _WAITING: Mapping[str, tuple[str, ...]] = {
-    "containers on a sandbox": ("run_docker_container", "run_container_unit_tests_verifier"),
     "deployed environments": (
-        "apply_server_config",
-        "build_mcp_cli",
         "combine_universe_verdicts",
-        "deploy_env",
-        "env_outcome_verifier",
-        "modify_env_tool_access",
-        "register_env_triggers",
-        "reset_env",
-        "snapshot_env",
-        "sync_env_clock",
         "validation_gate_aggregator",
         "verify_env_card",
         "verify_env_core_protocol",
@@ -51,16 +63,6 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "verify_universe_load_export_roundtrip",
     ),
     "deployed agents": (
-        "add_skills",
-        "agent_prompt_response_verifier",
-        "deploy_agent",
-        "deploy_human_agent",
-        "install_agent",
-        "peer_agents",
-        "prompt_agent",
-        "register_agent_triggers",
-        "rubrics_verifier",
-        "snapshot_agent_state",
         "verify_a2a_agent_card",
         "verify_a2a_agent_config_identity",
         "verify_a2a_agent_mcp",
@@ -116,6 +118,11 @@ class Registry:
         """Every type that can be run, sorted."""
         return sorted({*BUILT, *self._classes, *self._installed()})
 
+    def meant(self, type: str) -> str | None:
+        """The type of near spelling that was probably meant by one that nobody knows."""
+        known = {*KNOWN_TYPES, *self._classes, *self._installed()}
+        return near(type, known) if type not in known else None
+
     def _find(self, type: str) -> type[Step]:
         if type in BUILT:
             return _checked(_load(BUILT[type]), type)
@@ -127,7 +134,7 @@ class Registry:
                 f"step type {type!r} needs {WAITING[type]}, which this version of agent-env can't deploy",
                 hint=f"types that run: {', '.join(BUILT)}",
             )
-        meant = near(type, {*KNOWN_TYPES, *self._classes, *self._installed()})
+        meant = self.meant(type)
         hint = f"did you mean {meant!r}?" if meant else f"known: {', '.join(self.types())}"
         raise NotFoundError(f"unknown step type {type!r}", hint="; ".join((hint, *self.notes)))
 
@@ -162,6 +169,8 @@ class Registry:
             cls = _checked(_load(impl), None)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"[task_steps] impls: {impl!r} can't be imported: {error}", hint="write 'module:Class'") from error
+        except ConfigError as error:
+            raise ConfigError(f"[task_steps] impls: {impl!r} can't be used: {error.message}", hint=error.hint) from error
         name = cls.type_name
         if name in BUILT:
             raise ConfigError(f"[task_steps] impls: {impl!r} claims the type {name!r}, which is built in")
@@ -223,6 +232,11 @@ def parse_step(data: Mapping[str, Any], *, source: str, path: str = "$", strict:
 def step_class(type: str) -> type[Step]:
     """The class of a step type in this process; see `Registry.step_class`."""
     return current().step_class(type)
+
+
+def meant_type(type: object) -> str | None:
+    """The type that was probably meant by a misspelt one, in this process."""
+    return current().meant(type) if isinstance(type, str) else None
 
 
 _TYPE = type

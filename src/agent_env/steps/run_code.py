@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from agent_env.documents.reading import parse_json
 from agent_env.documents.updates import Json, SetMetadata, Update
-from agent_env.errors import (
-    InfrastructureError,
-    LaunchError,
-    Problem,
-    ProblemsError,
-    RunCodeExecutionError,
-    RunCodeValidationError,
-    TransportLostError,
-)
-from agent_env.ids import fs_safe
-from agent_env.places import ROOT_USER, Command, Completed, Deed, Ending, Entry, FileKind, Missing, Place, Upload
+from agent_env.errors import Problem, RunCodeValidationError
+from agent_env.places import Completed, Deed
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id, settle_target
+from agent_env.steps.python_code import PythonCode, marked
 from agent_env.steps.script import NoScript, Script, select_script
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
-from agent_env.waiting import shielded
 
-STAGING = PurePosixPath("/tmp/agent_env_run_code")
-"""Holds one private folder for each attempt."""
-RUNNER = PurePosixPath(".agent_env/runner.py")
-"""In a folder of its own, so that no file of the script can stand in for a module that it imports."""
-_ROOT = "0:0"
+SUMMARY_LENGTH = 60
+"""Characters of a result in the progress view: what fits beside a task's and a step's name."""
 _SINGLE_TYPE = "file"
 _UNIVERSE_TYPE = "file_artifact_universe"
 
@@ -47,6 +33,12 @@ class CodeResult(StepResult):
     result_id: str
     value: Json
     log: Mapping[str, Json] = field(default_factory=dict)
+    script: str = ""
+
+    def summary(self) -> str:
+        """Which script ran and what it returned: whole or not at all, because half a secret would not be recognised as one."""
+        text = json.dumps(self.value, ensure_ascii=False)
+        return f"{self.script} returned {text if len(text) <= SUMMARY_LENGTH else f'{len(text)} characters of JSON'}"
 
     def updates(self) -> list[Update]:
         """The value under its result id; the log under the step, when there is one."""
@@ -72,7 +64,8 @@ class RunCode(Step, type="run_code"):
     script_file: OptionalName = None
     """Universe: the member with the entry point. Default: the only `.py` member, else the only `run.py`."""
     entrypoint: str = Field(default="run", min_length=1)
-    """The function that is called with `{"args", "results"}`; an `async def` is awaited. What it returns must be JSON."""
+    """The function that is called with `{"args", "results"}`, and with `env_id` also `env`: `{"id", "url", "mcp_url"}` of the environment,
+    as the script reaches it. An `async def` is awaited. What it returns must be JSON."""
     args: dict[str, Any] = Field(default_factory=dict)
     """Handed to the entry point."""
     result_id: str = ""
@@ -111,9 +104,6 @@ class RunCode(Step, type="run_code"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """The artifact must exist and have one entry; names must be safe."""
-        if isinstance(self.target, EnvironmentTarget):
-            message = "running code beside an environment needs deployed environments, which this version of agent-env can't deploy"
-            yield Problem(message, path=".env_id", hint="use sandbox_name or agent_name")
         if plan.artifacts is None:
             return
         document = plan.artifact(self.script_artifact_id, self.script_artifact_version)
@@ -134,13 +124,17 @@ class RunCode(Step, type="run_code"):
         """
         script, sources = self._sources(run)
         place = await run.place(self.target, Deed.RUN_CODE)
-        seconds = float(self.timeout_seconds or run.limits.run_code_seconds)
-        async with staged(place, run, self.id, {**sources, "input.json": self._input(run), str(RUNNER): _runner()}) as folder:
-            completed = await self._run(place, run, folder, script.entry, seconds)
-            if not completed.ok:
-                raise await self._failure(place, folder, completed, seconds)
-            value = await self._result(place, run, folder)
-        return CodeResult(self.id, self.result_id, value, _log(completed, script, run.limits.inline_result_bytes))
+        code = PythonCode(
+            step_id=self.id,
+            label=f"run_code {self.id!r}",
+            files={**sources, "input.json": await self._input(run)},
+            entry=script.entry,
+            entrypoint=self.entrypoint,
+            seconds=float(self.timeout_seconds or run.limits.run_code_seconds),
+        )
+        value, completed = await code.run(place, run)
+        log = _log(completed, script, run.limits.inline_result_bytes)
+        return CodeResult(self.id, self.result_id, value, log, script=self.script_artifact_id.rpartition("/")[2])
 
     def _select(self, type: str, names: Any) -> Script | NoScript:
         if type not in {_SINGLE_TYPE, _UNIVERSE_TYPE}:
@@ -161,108 +155,12 @@ class RunCode(Step, type="run_code"):
             raise RunCodeValidationError(f"run_code {self.id!r}: {reason}", concerns=self.id)
         return script, dict(sources)
 
-    def _input(self, run: Run) -> bytes:
-        return json.dumps({"args": self.args, "results": run.metadata.get("script_results") or {}}).encode()
-
-    async def _run(self, place: Place, run: Run, folder: PurePosixPath, entry: str, seconds: float) -> Completed:
-        command = Command(
-            ["python3", str(folder / RUNNER), str(folder), self.entrypoint, entry],
-            user=ROOT_USER,
-            timeout_seconds=seconds,
-            output_limit_bytes=run.limits.run_code_stderr_bytes,
-            keep="tail",
-            attempt=run.attempt_id,
-        )
-        try:
-            return await place.run(command)
-        except LaunchError as error:
-            hint = "run_code needs python3 (3.9 or newer) in the place"
-            message = f"run_code {self.id!r} could not start python3: {error.message}"
-            raise LaunchError(message, concerns=place.id, hint=hint) from error
-
-    async def _failure(self, place: Place, folder: PurePosixPath, completed: Completed, seconds: float) -> Exception:
-        said = _marked(completed.stderr, completed.stderr_dropped_bytes)
-        match completed.ending:
-            case Ending.LOST:
-                message = f"run_code {self.id!r}: its outcome was lost: {completed.detail or 'the connection broke'}"
-                return TransportLostError(message, concerns=place.id)
-            case Ending.TIMED_OUT:
-                printed = _marked(completed.stdout, completed.stdout_dropped_bytes)
-                seen = "".join(f"\n{name}: {text}" for name, text in (("stderr", said), ("stdout", printed)) if text)
-                return RunCodeExecutionError(f"run_code {self.id!r}: timed out after {seconds:g}s{seen}", concerns=self.id)
-            case Ending.SIGNALLED:
-                message = f"run_code {self.id!r}: exited {128 + (completed.signal or 0)} (signal {completed.signal}): {said}"
-                return RunCodeExecutionError(message, concerns=self.id)
-        if completed.exit_code == _REFUSED:
-            reason = await place.read(folder / "output.refused")
-            if isinstance(reason, bytes):
-                return RunCodeValidationError(f"run_code {self.id!r}: {reason.decode('utf-8', 'replace')}", concerns=self.id)
-        return RunCodeExecutionError(f"run_code {self.id!r}: exited {completed.exit_code}: {said}", concerns=self.id)
-
-    async def _result(self, place: Place, run: Run, folder: PurePosixPath) -> Json:
-        limit = run.limits.run_code_result_bytes
-        data = await place.read(folder / "output.json", limit_bytes=limit)
-        if isinstance(data, Missing):
-            if data.reason == "EFBIG":
-                raise RunCodeValidationError(f"run_code {self.id!r}: result exceeds {limit}-byte cap", concerns=self.id)
-            why = "the script ended itself (sys.exit) before its entry point returned"
-            raise RunCodeValidationError(f"run_code {self.id!r}: wrote no result file: {why}", concerns=self.id)
-        try:
-            return parse_json(data, source=f"result of run_code {self.id!r}")
-        except ProblemsError as error:
-            raise RunCodeValidationError(f"run_code {self.id!r}: the result is not JSON: {error}", concerns=self.id) from error
-
-
-_REFUSED = 65
-"""The runner's exit code when there can be no result."""
-
-
-@asynccontextmanager
-async def staged(place: Place, run: Run, step_id: str, files: Mapping[str, bytes | Path]) -> AsyncIterator[PurePosixPath]:
-    """Stages files in a private folder of this attempt alone, and removes it when the block ends, however it ends.
-
-    What earlier attempts of the step left behind (a killed process of ours could not clean up) is stopped and removed first, so that it
-    can neither be read nor write.
-    """
-    folder = STAGING / f"{fs_safe(step_id)}-{run.attempt_id}"
-    await _clear(place, fs_safe(step_id))
-    uploads = [Upload(STAGING, None, 0o700), Upload(folder, None, 0o700)]
-    uploads += [Upload(folder / name, source, 0o600) for name, source in files.items()]
-    try:
-        await place.put(uploads, owner=_ROOT)
-        yield folder
-    finally:
-        with suppress(InfrastructureError):  # the script's own ending is what counts; what is left goes with the sandbox
-            await shielded(place.remove([folder]), seconds=run.limits.cleanup_seconds, what="removing a staged script")
-
-
-async def _clear(place: Place, step: str) -> None:
-    """Removes leftovers of a step's earlier attempts; also a staging folder that somebody else could write to."""
-    found = (await place.stat([STAGING], follow=False))[STAGING]
-    if isinstance(found, Missing):
-        return
-    if not _is_private(found):
-        await place.remove([STAGING])
-        return
-    left = [entry.path async for entry in place.walk(STAGING) if entry.path.parent == STAGING]
-    for path in left:
-        head, separator, tail = path.name.rpartition("-att-")
-        if separator and head == step:
-            await place.stop_attempt(f"att-{tail}")
-            await place.remove([path])
-
-
-def _is_private(entry: Entry) -> bool:
-    return entry.kind is FileKind.DIRECTORY and entry.uid == 0 and entry.mode & 0o077 == 0
-
-
-def _runner() -> bytes:
-    return Path(__file__).with_name("run_code_runner.py").read_bytes()
-
-
-def _marked(output: bytes, dropped: int) -> str:
-    text = output.decode("utf-8", "replace").strip()
-    return f"[{dropped} bytes before this were cut] {text}" if dropped else text
+    async def _input(self, run: Run) -> bytes:
+        given = {"args": self.args, "results": run.metadata.get("script_results") or {}}
+        if isinstance(self.target, EnvironmentTarget):
+            url, mcp_url = (await run.environment(self.target.env_id, self.target.step_id)).script_urls()
+            given["env"] = {"id": self.target.env_id, "url": url, "mcp_url": mcp_url}
+        return json.dumps(given).encode()
 
 
 def _log(completed: Completed, script: Script, limit: int) -> dict[str, Json]:
@@ -273,7 +171,7 @@ def _log(completed: Completed, script: Script, limit: int) -> dict[str, Json]:
         ("stderr", completed.stderr, completed.stderr_dropped_bytes),
     ):
         if output:
-            log[name] = _marked(output[-limit:], dropped + max(len(output) - limit, 0))
+            log[name] = marked(output[-limit:], dropped + max(len(output) - limit, 0))
     if script.skipped:
         log["not_staged"] = list(script.skipped[:10])
     return log

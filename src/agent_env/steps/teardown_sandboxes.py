@@ -32,6 +32,10 @@ class SandboxesTornDown(StepResult):
         return "; ".join((f"{len(self.sandbox_ids)} torn down", *self.remarks))
 
 
+_GUEST = ("container_name", "on_host", "installed_container")
+"""What a record of an agent has that was put beside or onto a machine of somebody else's."""
+
+
 class TeardownSandboxes(Step, type="teardown_sandboxes"):
     """Tear down deployed sandboxes, agents and environments by name. Never fails the run; unknown names are only remarked."""
 
@@ -91,6 +95,11 @@ class TeardownSandboxes(Step, type="teardown_sandboxes"):
             records = run.context.get(list_name) or ()
             for name in names:
                 found = [record for record in records if record.get(key) == name]
+                guests = [record for record in found if any(record.get(mark) for mark in _GUEST)]
+                found = [record for record in found if record not in guests]
+                remarks += [f"{name!r} stands in sandbox {record.get('sandbox_id')}, which is not its own and stays" for record in guests]
+                if guests and not found:
+                    continue
                 if not found:
                     remarks.append(f"{name!r} is not in {list_name}")
                 ids.extend(sandbox_id for record in found for sandbox_id in _sandbox_ids(record))

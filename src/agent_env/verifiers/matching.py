@@ -25,11 +25,11 @@ _SHORT_BYTES = 256 * KIB
 _SEARCHER = """
 import json, re, sys
 for line in sys.stdin.buffer:
-    pattern, path = json.loads(line)
+    pattern, path, flags = json.loads(line)
     with open(path, "rb") as file:
         data = file.read()
     text = data.decode("utf-8", "replace")
-    found = re.search(pattern, text) is not None
+    found = re.search(pattern, text, flags) is not None
     print(json.dumps([found, text.encode("utf-8") != data]), flush=True)
 """
 
@@ -40,6 +40,8 @@ class Search:
 
     pattern: str
     file: Path
+    flags: int = 0
+    """Of `re`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def _is_quick(search: Search) -> bool:
 def _at_once(search: Search) -> Found:
     data = search.file.read_bytes()
     text = data.decode("utf-8", "replace")
-    return Found(re.search(search.pattern, text) is not None, lossy=text.encode() != data)
+    return Found(re.search(search.pattern, text, search.flags) is not None, lossy=text.encode() != data)
 
 
 async def _in_child(searches: Sequence[Search], timeout_seconds: float) -> list[Found]:
@@ -83,7 +85,7 @@ async def _in_child(searches: Sequence[Search], timeout_seconds: float) -> list[
     try:
         if child.stdin is None or child.stdout is None:
             raise InfrastructureError("the searching process has no streams")
-        child.stdin.write(b"".join(json.dumps([each.pattern, str(each.file)]).encode() + b"\n" for each in searches))
+        child.stdin.write(b"".join(json.dumps([each.pattern, str(each.file), each.flags]).encode() + b"\n" for each in searches))
         child.stdin.close()
         for each in searches:
             try:

@@ -32,6 +32,7 @@ async def run_shell(run: Run, place: Place, text: str, *, cwd: PurePosixPath, ti
 
     Raises:
         LaunchError: It could not be started: no bash, no such folder.
+        InfrastructureError: A limit of the whole place was reached: who used it up can't be told, so the command is not judged by it.
         TransportLostError: Its outcome is not known.
     """
     async with _arguments(run, place, text) as argv:
@@ -42,6 +43,8 @@ async def run_shell(run: Run, place: Place, text: str, *, cwd: PurePosixPath, ti
             message = f"{what} could not be started with bash in {cwd}: {error.message}"
             hint = error.hint or "it needs bash in the place, and its working directory must exist"
             raise LaunchError(message, concerns=place.id, hint=hint) from error
+    if completed.ending is Ending.LIMITED:
+        raise InfrastructureError(f"{what} could not be judged: {completed.detail}", concerns=place.id)
     if completed.ending is Ending.LOST:
         raise TransportLostError(f"the outcome of {what} was lost: {completed.detail or 'the connection broke'}", concerns=place.id)
     return completed

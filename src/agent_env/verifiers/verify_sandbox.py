@@ -33,7 +33,7 @@ from agent_env.verifiers.criterion import (
     row,
 )
 from agent_env.verifiers.matching import Search, search
-from agent_env.verifiers.quiet import quieted
+from agent_env.verifiers.quiet import Quiesce, quieted
 from agent_env.verifiers.scoring import Aggregator, aggregate
 from agent_env.verifiers.shell import run_shell
 
@@ -52,7 +52,7 @@ class Verification(StepResult):
     score: float | None
     rows: tuple[dict[str, Json], ...]
     quiesced: str | None = None
-    """What was done about the agent while it was looked at, where that was asked for."""
+    """What was done about what still ran while it was looked at, where that was asked for."""
 
     def updates(self) -> tuple[Update, ...]:
         """Puts the verification under its id."""
@@ -95,8 +95,10 @@ class VerifySandbox(Step, type="verify_sandbox"):
     """How rows become the score: `all_pass`, `any_pass`, `weighted_average`."""
     verifier_id: str = ""
     """The score's name; the step's id by default."""
-    quiesce: Literal["leave", "freeze", "kill"] = "leave"
-    """What happens to the agent's processes while its work is looked at."""
+    quiesce: Literal["leave", "freeze", "kill"] | None = None
+    """What happens to what earlier steps left running there, while it is looked at: `leave` it (services that are graded), `freeze` it
+    (it goes on afterwards), `kill` it. Absent: what `run.quiesce` of the configuration says, else `leave`. Commands of steps that run at
+    the same time are spared."""
 
     @model_validator(mode="before")
     @classmethod
@@ -132,10 +134,14 @@ class VerifySandbox(Step, type="verify_sandbox"):
             InfrastructureError: The place could not be reached, read, or could not start a command: nothing is scored.
         """
         place = await run.place(self.target, Deed.VERIFY)
-        async with quieted(self.quiesce, run, self.target, place) as quiesced:
+        async with quieted(self.quiesce or _quiesce(run.quiesce), run, self.target, place) as quiesced:
             verdicts = await _Look(self, run, place).verdicts()
         rows = tuple(row(each, index, verdict) for index, (each, verdict) in enumerate(zip(self.criteria, verdicts, strict=True)))
         return Verification(self.verifier_id, aggregate(rows, self.score_aggregator), rows, quiesced)
+
+
+def _quiesce(word: str | None) -> Quiesce:
+    return "freeze" if word == "freeze" else "kill" if word == "kill" else "leave"
 
 
 class _Look:
@@ -243,7 +249,7 @@ class _Look:
     def _ending(self, completed: Completed) -> str:
         match completed.ending:
             case Ending.SIGNALLED:
-                return f"killed by signal {completed.signal}"
+                return f"killed by signal {completed.signal}{f' ({completed.detail})' if completed.detail else ''}"
             case Ending.TIMED_OUT:
                 return f"timed out after {self._seconds:g}s"
             case _:

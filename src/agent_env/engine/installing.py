@@ -1,0 +1,145 @@
+"""Agents that are installed into a place of the run which is there already: a container of it, or its machine."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent_env import keeper
+from agent_env.agents.contract import ContainerWanted
+from agent_env.agents.deploy import container_called, new_instance_id, ready
+from agent_env.agents.install import READS_CARD, Recipe, card_from, install, recipe_of
+from agent_env.agents.live import RecordedAgent
+from agent_env.agents.lookup import StoredAgents
+from agent_env.broker.contract import MODELS_PORT
+from agent_env.documents.records import DeployedAgent
+from agent_env.engine.agent_making import AgentMaking
+from agent_env.errors import UserError
+from agent_env.places import Command, Place
+from agent_env.sandboxes.contract import LeadsToHost
+
+if TYPE_CHECKING:
+    from agent_env.documents.agent import AgentDocument
+    from agent_env.engine.run import Shared
+    from agent_env.steps.contract import InstallRequest, Tell
+
+_DOCKER = ("docker",)
+
+
+@dataclass(frozen=True)
+class Installing:
+    """One agent on its way into a place."""
+
+    shared: Shared
+    request: InstallRequest
+    attempt_id: str
+    tell: Tell
+    making: AgentMaking
+
+    async def made(self, lookup: StoredAgents) -> RecordedAgent:
+        """Installs it and waits for its card.
+
+        Raises:
+            UserError: It can't be installed as asked.
+            UnsupportedError: It does not say how, or the place lacks what it needs.
+            InfrastructureError: It did not come up.
+        """
+        request, making = self.request, self.making
+        document = await asyncio.to_thread(lookup.agent, str(request.agent_id), request.agent_version)
+        context = await asyncio.to_thread(self._context, document)
+        image = await asyncio.to_thread(lookup.image, document.docker_image_artifact)
+        recipe = recipe_of(await self._card(image), container=request.container_id is not None, port=request.port)
+        held = await making.hold(request.sandbox_id, request.sandbox_type)
+        record = self._record(document, recipe)
+        self.tell(f"installing agent {request.agent_name}")
+        values = await self._values(document, held.sandbox, recipe)
+        where = await making.agent_place(record) if recipe.inside else await held.sandbox.machine()
+        if request.container_id is not None and not recipe.inside:
+            await self._needs_docker(where)
+        await install(where, recipe, values, context, attempt=self.attempt_id, seconds=self.shared.limits.agent_ready_seconds)
+        live = RecordedAgent(record, making, shape=held.shape, token=None)
+        try:
+            await ready(live, making)
+        except BaseException:  # nobody gets this one
+            await live.aclose()
+            raise
+        return live
+
+    def _context(self, document: AgentDocument) -> bytes:
+        artifacts = self.shared.stores.artifacts
+        found = artifacts.get(document.docker_image_artifact.id, document.docker_image_artifact.version)
+        url = getattr(found.model, "build_context_object_url", None)
+        if not url:
+            raise UserError(
+                f"agent {document.id!r} is stored as an image alone, without what it is built from, so it can't be installed",
+                concerns=document.id,
+                hint="store it with its Dockerfile",
+            )
+        return self.shared.stores.objects.read(str(url))
+
+    async def _card(self, image: object) -> dict[str, object]:
+        """The card, told by a container of the agent's image in which nothing else runs."""
+        name = f"card-{container_called(self.request.agent_name)}"[:63]
+        wanted = ContainerWanted(name, image, argv=(), hold=True)  # type: ignore[arg-type]
+        place = await self.making.container(self.request.sandbox_id, wanted)
+        try:
+            done = await place.run(Command(["python3", "-c", READS_CARD], user="root", attempt=self.attempt_id))
+        finally:
+            rows = [row for row in self.shared.sandboxes.beside(self.request.sandbox_id) if row.name == name]
+            await self.shared.sandboxes.remove_containers(rows)
+        return dict(card_from(done))
+
+    def _record(self, document: AgentDocument, recipe: Recipe) -> DeployedAgent:
+        request = self.request
+        at = request.ports.get(recipe.port)
+        url = f"http://127.0.0.1:{at}" if at else None
+        in_container = request.container_id is not None
+        return DeployedAgent(
+            agent_name=request.agent_name,
+            api_url=url,
+            sandbox_id=request.sandbox_id,
+            sandbox_type=request.sandbox_type,
+            a2a_url=url,
+            instance_id=new_instance_id(document.id),
+            on_host=not in_container,
+            installed_container=request.container_name,
+            container_id=request.container_id,
+            placement="in_container" if in_container else "on_machine",
+            a2a_port=recipe.port,
+            agent_id=document.id,
+            agent_version=document.version,
+        )
+
+    async def _values(self, document: AgentDocument, sandbox: object, recipe: Recipe) -> dict[str, str]:
+        request = self.request
+        values = {
+            "agent_name": request.agent_name,
+            "a2a_port": str(recipe.port),
+            "workspace_dir": request.workspace_dir or recipe.workdir or "/tmp",
+            "host_workdir": request.workspace_dir or recipe.workdir or "/tmp",
+            "host_user": recipe.user or "root",
+            "trust_env": "",
+            **({"container": f"{request.container_name}-{request.sandbox_id}"} if request.container_name else {}),
+            "litellm_base_url": "",
+            "litellm_api_key": "",
+            "litellm_extra_headers": "",
+        }
+        if not document.takes_credentials or request.container_id is not None or not isinstance(sandbox, LeadsToHost):
+            return values
+        access = await self.shared.models().access(request.agent_name, model=document.default_model)
+        if access is None:
+            return values
+        if access.brokered:
+            await sandbox.lead_to_host({MODELS_PORT: keeper.MODELS})
+        return {**values, "litellm_base_url": access.base_url, "litellm_api_key": access.token}
+
+    async def _needs_docker(self, machine: Place) -> None:
+        done = await machine.run(Command(["/bin/sh", "-c", "command -v docker"], attempt=self.attempt_id))
+        if not done.ok:
+            raise UserError(
+                f"agent {self.request.agent_name!r} is installed into a container by commands of the machine beside it, which need "
+                "a docker client that the machine does not have",
+                concerns=self.request.agent_name,
+                hint="an agent that says install_commands_inside needs none; or install it on the machine (no container_name)",
+            )

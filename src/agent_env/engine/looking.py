@@ -1,0 +1,91 @@
+"""Environments and agents of a stored run, at hand of somebody who does not own the run: for people to look at, and to talk with."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from agent_env.documents.records import DeployedAgent, DeployedEnvironment
+from agent_env.documents.updates import Json
+from agent_env.engine.context import Fold
+from agent_env.engine.events import EventStream
+from agent_env.engine.execution import committed_of
+from agent_env.engine.run import Shared
+from agent_env.errors import PlacementError
+from agent_env.stores.owners import Owner
+from agent_env.stores.records import Lease
+
+if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent
+    from agent_env.engine.owned import House
+    from agent_env.environments import LiveEnvironment
+    from agent_env.stores.records import StoredRun
+
+
+@asynccontextmanager
+async def environment_of(house: House, stored: StoredRun, env_id: str | None) -> AsyncIterator[LiveEnvironment]:
+    """A deployed environment. See `Engine.environment_of_run`."""
+    async with _shared(house, stored) as shared:
+        record = _environment(shared.context(), stored.run.run_id, env_id)
+        yield await shared.live_environments().live(record, "", lambda _: None)
+
+
+@asynccontextmanager
+async def agent_of(house: House, stored: StoredRun, name: str | None) -> AsyncIterator[LiveAgent]:
+    """A deployed agent. See `Engine.agent_of_run`."""
+    async with _shared(house, stored) as shared:
+        record = _agent(shared.context(), stored.run.run_id, name)
+        yield await shared.live_agents().live(record, "", lambda _: None)
+
+
+@asynccontextmanager
+async def _shared(house: House, stored: StoredRun) -> AsyncIterator[Shared]:
+    """The run as its record tells of it; its owner keeps its hold on it."""
+    run = stored.run
+    ended = (committed for row in stored.attempts if (committed := committed_of(row)))
+    context = Fold.of(stored.context or {}, ended, stored.resets).context
+    lease = Lease(run.run_id, run.epoch, Owner.this_process())
+    shared = Shared(
+        run_id=run.run_id,
+        task_id=run.task_id,
+        instance_id=run.instance_id,
+        lease=lease,
+        stores=house.stores,
+        sandboxes=house.sandboxes(lease, stored),
+        events=EventStream(lease, house.stores.journal, house.redactor, house.clock, []),
+        redactor=house.redactor,
+        limits=house.limits,
+        clock=house.clock,
+        environments=house.environments,
+        agents=house.agents,
+        model_settings=house.models,
+        state_root=house.installation.state_root,
+        context=lambda: context,
+        overrides={},
+    )
+    try:
+        yield shared
+    finally:
+        await shared.let_go()
+
+
+def _environment(context: Mapping[str, Json], run_id: str, env_id: str | None) -> DeployedEnvironment:
+    records = [DeployedEnvironment.read(each) for each in context.get("deployed_envs") or ()]
+    named = [each for each in records if env_id is None or env_id in {each.env_id, each.env_id.rpartition("/")[2]}]
+    if len(named) == 1:
+        return named[0]
+    raise _unclear(run_id, "environment", env_id, [each.env_id.rpartition("/")[2] for each in records])
+
+
+def _agent(context: Mapping[str, Json], run_id: str, name: str | None) -> DeployedAgent:
+    records = [DeployedAgent.read(each) for each in context.get("deployed_agents") or ()]
+    named = [each for each in records if name in {None, each.agent_name}]
+    if len(named) == 1:
+        return named[0]
+    raise _unclear(run_id, "agent", name, [each.agent_name for each in records])
+
+
+def _unclear(run_id: str, kind: str, name: str | None, there: list[str]) -> PlacementError:
+    what = f"no {kind} {name!r}" if name else f"no {kind}" if not there else f"several {kind}s"
+    return PlacementError(f"run {run_id} has {what}", concerns=run_id, hint=f"its {kind}s: {', '.join(there) or 'none'}")

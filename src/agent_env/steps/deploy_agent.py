@@ -1,0 +1,261 @@
+"""`deploy_agent`: an agent's container, ready to be spoken with, with its environments' tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from agent_env.agents.outfit import InlineSkill
+from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
+from agent_env.documents.network import NetworkPolicy
+from agent_env.documents.records import DeployedAgent
+from agent_env.documents.updates import AppendRecord, Json, SetField, Update
+from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
+from agent_env.errors import Problem, UserError
+from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
+from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Texts, Whole
+from agent_env.steps.targets import DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    from agent_env.artifacts import Artifacts
+    from agent_env.defaults import Limits
+    from agent_env.images import BuildRequest
+
+_TEXT_KEYS = ("skill_md", "content")
+_URL_KEYS = ("object_url", "skill_s3_url", "s3_uri")
+"""Where a skill's text is, the current spelling first (reference)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDeployed(StepResult):
+    """The record of the new agent."""
+
+    record: DeployedAgent
+    default_model: str | None = None
+
+    def updates(self) -> Iterator[Update]:
+        """Appends the record."""
+        yield AppendRecord("deployed_agents", self.record.to_json())
+        if self.default_model is not None:
+            yield SetField("default_agent_model", self.default_model)
+
+    def summary(self) -> str:
+        """Which agent, and where."""
+        return f"{self.record.agent_name}: {self.record.sandbox_id}"
+
+
+class DeployAgent(Step, type="deploy_agent"):
+    """Deploy an agent: its container, with the tools of the environments that it is to use."""
+
+    on_resume: ClassVar[OnResume] = OnResume.REPEAT
+    entity_refs: ClassVar[tuple[EntityRef, ...] | None] = (
+        EntityRef("env", "env_ids[]"),
+        EntityRef("agent", "a2a_agent_id", version_field="a2a_agent_version"),
+        EntityRef("artifact", "agent_snapshot_files_artifact_id", version_field="agent_snapshot_files_artifact_version"),
+    )
+    user_fields: ClassVar[frozenset[str]] = frozenset(
+        {"a2a_agent_id", "a2a_agent_version", "env_vars", "sandbox_type", "litellm_base_url", "metadata.attribution"}
+    )
+    other_words: ClassVar[Mapping[str, str]] = {
+        "name": "agent_name",
+        "agent_id": "a2a_agent_id",
+        "env": "env_vars",
+        "environment": "env_vars",
+        "memory": "memory_mb",
+        "network": "network_policy",
+        "provider": "sandbox_type",
+        "ttl": "ttl_seconds",
+    }
+
+    env_ids: Texts = ()
+    """Deployed environments whose tools the agent gets."""
+    env_step_id: OptionalName = None
+    """The `deploy_env` step that is meant, where an environment was deployed by several."""
+    a2a_agent_id: OptionalName = None
+    """The agent's document, or a name of an installed bundle; absent is the configured default."""
+    a2a_agent_version: Annotated[Whole, Field(ge=1)] | None = None
+    """Its version; the newest when absent."""
+    agent_name: str = Field(default=DEFAULT_AGENT, min_length=1)
+    """The name that later steps use; unique in the task."""
+    agent_description: str | None = None
+    """What its card says of it."""
+    env_vars: Annotated[dict[str, str], SECRET] = Field(default_factory=dict)
+    """Environment variables; `env:NAME` and `secret:KEY` are resolved on deploy; literal secrets are stored apart."""
+    skills: tuple[dict[str, Any], ...] = ()
+    """Skills: `name`, `description`, and `skill_md` or `object_url`."""
+    system_prompt: str | None = None
+    """For all its turns, where the agent takes one."""
+    disk_size_gb: Annotated[Number, Field(gt=0)] | None = None
+    """Limit of disk space in GiB; the agent's own minimum counts too."""
+    litellm_base_url: OptionalName = None
+    """Where it asks models, in place of the configured endpoint; with a key of its own among `env_vars`."""
+    sandbox_type: OptionalName = None
+    """The provider of sandboxes, or a comma-separated chain of them; absent is the configured default."""
+    ttl_seconds: Seconds | None = None
+    """When its sandbox ends by itself, in seconds after its start; 7200 by default."""
+    cpu: Annotated[Number, Field(gt=0)] | None = None
+    """Limit of processor cores; 1 by default."""
+    memory_mb: Annotated[Whole, Field(gt=0)] | None = None
+    """Limit of memory in MiB, 8192 by default; a limit, never a reservation."""
+    agent_snapshot_files_artifact_id: OptionalName = None
+    """A saved state of an agent, which this one takes up."""
+    agent_snapshot_files_artifact_version: Annotated[Whole, Field(ge=1)] | None = None
+    """Its version."""
+    agent_snapshot_target_context_id: OptionalName = None
+    """Under which id its conversation goes on."""
+    network_policy: NetworkPolicy | None = None
+    """What it may reach: `mode` (`allow_all`, `allowlist`, `none`), `allow_hosts`, `allow_cidrs`.
+    Its environments and its models it always may."""
+    role: OptionalName = None
+    """Under which it uses its environments."""
+    enable_agent_changelog: bool = False
+    """Record what each of its tool calls changes."""
+    agent_changelog_object_url: OptionalName = None
+    """Recorded changes, which this agent is to begin with."""
+    agent_changelog_toolcall_position_exclusive: Annotated[Whole, Field(ge=0)] | None = None
+    """Only those before this tool call."""
+    sandbox_name: OptionalName = None
+    """A deployed sandbox of mode `vm`, beside whose machine the agent's container is put."""
+    enable_docker: bool = False
+    """The agent may start containers."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """`metadata.attribution` (text to text) is handed to the provider of sandboxes as labels."""
+
+    @field_validator("env_vars")
+    @classmethod
+    def _variable_names(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not is_variable_name(name) or "\0" in text:
+                raise ValueError(f"{name!r} can't be an environment variable: {VARIABLE_RULE}, and its value has no zero byte")
+        return value
+
+    @field_validator("agent_changelog_toolcall_position_exclusive")
+    @classmethod
+    def _of_something(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and not info.data.get("agent_changelog_object_url"):
+            raise ValueError("needs agent_changelog_object_url")
+        return value
+
+    def problems(self, plan: Plan) -> Iterator[Problem]:
+        """A name can be deployed once; skills have a text; what this version can't do is told now."""
+        for type in ("deploy_agent", "install_agent", "deploy_human_agent"):
+            for other in plan.deployers(self.id, type, agent_name=self.agent_name):
+                message = f"Agent {self.agent_name!r} is already deployed by step {other.id!r}"
+                yield Problem(message, path=".agent_name", hint="give one of them another name")
+        for index, skill in enumerate(self.skills):
+            if not skill.get("name") or not any(skill.get(key) for key in (*_TEXT_KEYS, *_URL_KEYS)):
+                yield Problem("a skill needs a name, and skill_md or object_url", path=f".skills[{index}]")
+        yield from self._not_yet()
+        if self.sandbox_name is not None:
+            yield from self._sandbox_problems(plan)
+
+    def _not_yet(self) -> Iterator[Problem]:
+        for name in ("enable_agent_changelog", "agent_changelog_object_url"):
+            if getattr(self, name):
+                yield Problem("changes of an agent can't be recorded or replayed here", path=f".{name}", hint="leave it out")
+        if self.agent_snapshot_files_artifact_id is not None:
+            message = "a saved state can't be taken up while the agent is deployed"
+            yield Problem(message, path=".agent_snapshot_files_artifact_id", hint="use restore_agent_state after this step")
+        if self.enable_docker:
+            message = "an agent that starts containers reaches this machine's engine, which no policy here allows"
+            yield Problem(message, path=".enable_docker", hint="start what it needs with run_docker_container")
+
+    def _sandbox_problems(self, plan: Plan) -> Iterator[Problem]:
+        for other in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
+            if getattr(other, "sandbox_mode", "vm") != "vm":
+                message = (
+                    f"Cannot link agent to sandbox {self.sandbox_name!r}: only VM-mode sandboxes can host an additional agent container"
+                )
+                yield Problem(message, path=".sandbox_name", hint="deploy it with sandbox_mode 'vm', or leave sandbox_name out")
+        policy = self.network_policy
+        if policy is not None and policy.mode != "allow_all":
+            yield Problem(
+                "beside an existing machine a network policy can't be held", path=".network_policy", hint="leave sandbox_name out"
+            )
+
+    def images(self, artifacts: Artifacts, folder: Path, limits: Limits) -> Sequence[str | BuildRequest]:
+        """The agent's image, where its document is known already."""
+        from agent_env.agents.lookup import StoredAgents
+        from agent_env.errors import AgentEnvError
+        from agent_env.images import SavedImage
+
+        if self.a2a_agent_id is None:
+            return ()
+        lookup = StoredAgents(artifacts, folder, limits=limits)
+        try:
+            image = lookup.image(lookup.agent(self.a2a_agent_id, self.a2a_agent_version).docker_image_artifact)
+        except AgentEnvError:  # the step itself says so
+            return ()
+        return () if isinstance(image, SavedImage) else (image,)
+
+    async def execute(self, run: Run) -> AgentDeployed:
+        """Asks the engine, which journals everything before it exists.
+
+        Raises:
+            UserError: It is deployed already, or can't be as asked.
+            InfrastructureError: It did not come up; nothing of it is left.
+        """
+        if any(record.get("agent_name") == self.agent_name for record in run.context.get("deployed_agents") or ()):
+            raise UserError(f"Agent with name {self.agent_name!r} is already deployed", concerns=self.agent_name)
+        record = await run.deploy_agent(self._request(run))
+        return AgentDeployed(record)
+
+    def _request(self, run: Run) -> AgentRequest:
+        own, overrides = run.overrides(), run.run_overrides()
+        chosen = own.get("a2a_agent_id") or overrides.get("a2a_agent_id")
+        version = own.get("a2a_agent_version") or overrides.get("a2a_agent_version")
+        env, secrets = variables(self.env_vars, run)
+        if self.litellm_base_url or overrides.get("litellm_base_url"):
+            env["LITELLM_BASE_URL"] = str(overrides.get("litellm_base_url") or self.litellm_base_url)
+        if overrides.get("litellm_api_key"):
+            secrets["LITELLM_API_KEY"] = run.secret(str(overrides["litellm_api_key"]))
+        sandbox = run.sandbox(self.sandbox_name) if self.sandbox_name is not None else None
+        provider = overrides.get("agent_sandbox") or overrides.get("sandbox")
+        disk = float(overrides.get("agent_disk_size_gb") or self.disk_size_gb or DEFAULT_LIMITS.sandbox_disk_bytes // GIB)
+        return AgentRequest(
+            agent_name=self.agent_name,
+            agent_id=str(chosen) if chosen else self.a2a_agent_id,
+            agent_version=int(version) if version else None if chosen else self.a2a_agent_version,
+            provider=provider if isinstance(provider, str) and provider.strip() else self.sandbox_type,
+            sandbox_id=sandbox.sandbox_id if sandbox is not None else None,
+            sandbox_type=sandbox.sandbox_type if sandbox is not None else None,
+            environments=tuple((env_id, self.env_step_id) for env_id in self.env_ids),
+            env=env,
+            secrets=secrets,
+            references={name: text for name, text in self.env_vars.items() if name in secrets},
+            description=self.agent_description,
+            role=self.role,
+            system_prompt=self.system_prompt,
+            skills=tuple(skill_of(skill, run) for skill in self.skills),
+            cpu=self.cpu or DEFAULT_LIMITS.sandbox_cpu,
+            memory_bytes=self.memory_mb * MIB if self.memory_mb else DEFAULT_LIMITS.sandbox_memory_bytes,
+            disk_bytes=int(disk * GIB),
+            ttl_seconds=overridden_seconds(overrides.get("ttl_seconds"), self.ttl_seconds or DEFAULT_LIMITS.sandbox_ttl_seconds),
+            network=overridden_policy(overrides.get("network_policy"), self.network_policy),
+            attribution=self._attribution(run),
+        )
+
+    def _attribution(self, run: Run) -> Mapping[str, str]:
+        task = run.metadata.get("task_id") or run.task_id
+        return {**(self.metadata.get("attribution") or {}), "pipeline_step": f"{task}_{self.id}", "run_id": run.instance_id}
+
+
+def skill_of(skill: Mapping[str, Json], run: Run) -> InlineSkill:
+    """A skill as it was written, with its text.
+
+    Raises:
+        NotFoundError: Its object does not exist.
+        UserError: It has no text.
+    """
+    text = next((skill[key] for key in _TEXT_KEYS if skill.get(key)), None)
+    url = next((skill[key] for key in _URL_KEYS if skill.get(key)), None)
+    if text is None and url is not None:
+        text = run.objects.read(str(url)).decode(errors="replace")
+    if text is None:
+        raise UserError(f"the skill {skill.get('name')!r} has no text", hint="give it skill_md or object_url")
+    return InlineSkill(str(skill.get("name")), str(skill.get("description") or ""), str(text))

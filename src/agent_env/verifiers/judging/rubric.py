@@ -1,0 +1,118 @@
+"""What a judge is asked about an answer, and how its verdicts become rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, ClassVar, Final
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from agent_env.documents.updates import Json
+from agent_env.errors import Problem
+from agent_env.steps.fields import Number
+
+_SILENT: Final = frozenset({"id", "weight", "pass_threshold"})
+"""Keys of a criterion that a judge is not shown: they say how much depends on it, not what it asks."""
+_PASS_THRESHOLD: Final = 0.5
+
+
+class Format(StrEnum):
+    """What a judge says of each criterion."""
+
+    BINARY = "rubric_binary"
+    """Met or not."""
+    PARTIAL = "rubric_partial"
+    """How far: a number from 0 to 1, or within the criterion's `outcomes`."""
+
+
+class RubricCriterion(BaseModel):
+    """One thing that is asked of an answer. Free keys (`title`, `description` …) are shown to the judge and come back in its row."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
+
+    free_keys: ClassVar[bool] = True
+
+    id: str = Field(min_length=1)
+    """Unique among the criteria."""
+    weight: Number | None = None
+    """Its share in a weighted average, 1 when absent; negative: what takes score away when it fails. Not shown to the judge."""
+    outcomes: dict[str, Number] | tuple[Number, ...] | None = None
+    """Of a partial score: the range `{"min": 0, "max": 5}`, or the values that it may have. Absent: 0 to 1."""
+    pass_threshold: Number = _PASS_THRESHOLD
+    """From which score on (of 0 to 1) a partially met criterion counts as met."""
+
+    @field_validator("outcomes")
+    @classmethod
+    def _a_range(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not (set(value) == {"min", "max"} and value["min"] < value["max"]):
+            raise ValueError('a range is {"min": …, "max": …}, and min is less than max')
+        if isinstance(value, tuple) and len(set(value)) < 2:
+            raise ValueError("needs at least two different values")
+        return value
+
+    def as_written(self) -> dict[str, Json]:
+        """The criterion as its author wrote it."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def shown(self) -> dict[str, Json]:
+        """What the judge sees of it."""
+        return {key: value for key, value in self.as_written().items() if key not in _SILENT}
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The least and the greatest score that a judge may give."""
+        if isinstance(self.outcomes, dict):
+            return self.outcomes["min"], self.outcomes["max"]
+        return (min(self.outcomes), max(self.outcomes)) if self.outcomes else (0.0, 1.0)
+
+    def normal(self, said: float, format: Format) -> float:
+        """A judge's score as one from 0 to 1."""
+        if format is Format.BINARY:
+            return float(said == 1)
+        least, most = self.bounds
+        value = min(self.outcomes, key=lambda each: abs(each - said)) if isinstance(self.outcomes, tuple) else said
+        return min(max((value - least) / (most - least), 0.0), 1.0)
+
+    def passed(self, score: float, format: Format) -> bool:
+        """Whether that score, from 0 to 1, meets it."""
+        return score == 1.0 if format is Format.BINARY else score >= self.pass_threshold
+
+
+def rubric_problems(criteria: Sequence[RubricCriterion], format: Format) -> Iterator[Problem]:
+    """What is wrong with a list of criteria, by paths relative to the step."""
+    if not criteria:
+        yield Problem("there is nothing to judge", path=".criteria")
+    seen: set[str] = set()
+    for index, each in enumerate(criteria):
+        if each.id in seen:
+            yield Problem(f"the criterion {each.id!r} is listed twice", path=f".criteria[{index}].id")
+        seen.add(each.id)
+        if not each.shown():
+            yield Problem("says nothing about what is asked", path=f".criteria[{index}]", hint='add a "title" or a "description"')
+        if each.outcomes is not None and format is Format.BINARY:
+            yield Problem(
+                "outcomes mean nothing to rubric_binary", path=f".criteria[{index}].outcomes", hint="output_format: rubric_partial"
+            )
+
+
+def read_score(value: Json) -> float | None:
+    """A judge's score as a number; None when it is none."""
+    if isinstance(value, bool):
+        return float(value)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def verdict_row(
+    criterion: RubricCriterion, score: float, format: Format, *, justification: str, more: Mapping[str, Json]
+) -> dict[str, Json]:
+    """The criterion's row as the context keeps it."""
+    return {
+        **criterion.as_written(),
+        "score": score,
+        "result": criterion.passed(score, format),
+        "justification": justification,
+        "skipped": False,
+        **more,
+    }

@@ -1,0 +1,45 @@
+"""Keys that people know from Docker and Compose are mistakes with the right word, and are not ignored without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agent_env.errors import ProblemsError
+from agent_env.steps.reading import accepted_keys
+from agent_env.steps.registry import BUILT, read_step, step_class
+
+CONTAINER: dict[str, Any] = {"id": "c", "type": "run_docker_container", "sandbox_name": "box", "image": "busybox"}
+BOX: dict[str, Any] = {"id": "b", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+
+
+@pytest.mark.parametrize(
+    ("step", "key", "value", "meant"),
+    [
+        (CONTAINER, "command", "sleep 1000", "command_override"),
+        (CONTAINER, "entrypoint", ["sh"], "command_override"),
+        (CONTAINER, "env", {"A": "1"}, "env_vars"),
+        (CONTAINER, "name", "web", "container_name"),
+        (BOX, "memory", "1g", "memory_mb"),
+        (BOX, "ports", [80], "exposed_ports"),
+    ],
+)
+def test_another_systems_word_is_a_mistake_that_names_ours(step: dict[str, Any], key: str, value: Any, meant: str) -> None:
+    with pytest.raises(ProblemsError) as caught:
+        read_step({**step, key: value}, source="t.json", path="$[3]")
+    (problem,) = caught.value.problems
+    assert (problem.path, problem.hint) == (f"$[3].{key}", f"did you mean {meant!r}?")
+
+
+def test_a_key_that_nobody_knows_is_still_kept_with_a_warning() -> None:
+    step, warnings = read_step({**CONTAINER, "x_note": "kept"}, source="t.json")
+    assert [warning.path for warning in warnings] == ["$.x_note"]
+    assert step.to_dict()["x_note"] == "kept"
+
+
+def test_other_words_lead_to_fields_and_are_none_themselves() -> None:
+    for name in BUILT:
+        cls = step_class(name)
+        assert set(cls.other_words.values()) <= accepted_keys(cls), name
+        assert not set(cls.other_words) & accepted_keys(cls), name
