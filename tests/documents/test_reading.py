@@ -71,13 +71,13 @@ def test_a_file_beyond_its_limit_is_refused(tmp_path: Path) -> None:
     [
         ('{"a": 1, "a": 2}', "'a' appears twice"),
         ('[{"x": {"b": 1, "b": 1}}]', r"\$\[0\]\.x: the key 'b'"),
-        ("[NaN]", "NaN"),
-        ("[-Infinity]", "Infinity"),
-        ("[1e999]", "finite"),
+        ("[NaN]", r"\$\[0\]: NaN is not a finite number"),
+        ("[-Infinity]", r"\$\[0\]: -Infinity is not a finite"),
+        ("[1e999]", r"\$\[0\]: Infinity is not a finite"),
         ('["\\ud800"]', "surrogate"),
         ("[" * 2000, "not valid JSON|nests deeper"),
         ("[" * 200 + "]" * 200, "nests deeper"),
-        ("9" * 10000, "not valid JSON"),
+        ("9" * 10000, "more than 4300 digits"),
         ("", "line 1"),
     ],
 )
@@ -118,3 +118,29 @@ def test_text_that_looks_like_a_document_never_ends_in_a_traceback(text: str) ->
 
 def test_paths_quote_keys_that_are_no_words() -> None:
     assert at(at(at("$", "a"), 2), "b c") == '$.a[2]["b c"]'
+
+
+def test_cl02_missing_file_names_the_near_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "first.json").write_text("[]")
+    with pytest.raises(ProblemsError, match=f"did you mean '{tmp_path}/first.json'"):
+        read_file(tmp_path / "fist.json")
+    with pytest.raises(ProblemsError, match="check the spelling"):
+        read_file(tmp_path / "other/fist.json")
+
+
+def test_everything_that_json_has_not_is_told_at_once_with_its_path() -> None:
+    with pytest.raises(ProblemsError) as error:
+        parse_json('[{"a": NaN, "a": 1}, {"b": 1e999, "c": ["\\ud800"]}]', source="t.json")
+    assert {problem.path for problem in error.value.problems} == {"$[0]", "$[1].b", "$[1].c[0]"}
+    with pytest.raises(ProblemsError) as error:
+        parse_toml("a = nan\n[b]\nc = [inf, 1e999]\n", source="c.toml")
+    assert {problem.path for problem in error.value.problems} == {"$.a", "$.b.c[0]", "$.b.c[1]"}
+    with pytest.raises(ProblemsError, match="more than 4300 digits"):
+        parse_toml("a = " + "9" * 5000, source="c.toml")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1"])
+def test_another_encoding_is_named_or_refused(encoding: str) -> None:
+    with pytest.raises(ProblemsError, match=r"UTF-16|UTF-8|valid JSON") as error:
+        parse_json('["é"]'.encode(encoding), source="t.json")
+    assert len(error.value.problems) == 1

@@ -33,9 +33,10 @@ class NetworkPolicy(BaseModel):
     mode: NetworkMode = NetworkMode.ALLOW_ALL
     """What may be reached: everything, what is listed, or nothing."""
     allow_hosts: Entries = ()
-    """Names of hosts, for mode `allowlist`."""
+    """For mode `allowlist`: `name`, `*.name` (what is below it) or an address, for ports 80 and 443; `name:port` for another, `name:*` for
+    every port."""
     allow_cidrs: Entries = ()
-    """Address ranges, for mode `allowlist`."""
+    """For mode `allowlist`: ranges of public addresses, every port, for targets that are written as addresses."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

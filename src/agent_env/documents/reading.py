@@ -10,6 +10,7 @@ import json
 import math
 import os
 import stat
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ MAX_DEPTH = 100
 """How deep lists and objects may nest: deeper ones are mistakes or attacks, and would overflow whoever walks them."""
 
 _BOM = b"\xef\xbb\xbf"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_TOO_LONG = f"it holds a whole number of more than {sys.get_int_max_str_digits()} digits"
 
 
 def at(path: str, key: str | int) -> str:
@@ -73,7 +76,7 @@ def parse_json(data: bytes | str, *, source: str) -> Json:
     Raises:
         ProblemsError: What is wrong, with line and column, or with the JSON path.
     """
-    text = _decode(data, source)
+    text = decode(data, source)
     twice: dict[int, list[str]] = {}
 
     def once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
@@ -83,16 +86,26 @@ def parse_json(data: bytes | str, *, source: str) -> Json:
             twice[id(made)] = sorted({name for name in names if names.count(name) > 1})
         return made
 
+    endless: list[float] = []
+
+    def number(written: str) -> float:
+        value = float(written)
+        if not math.isfinite(value):
+            endless.append(value)
+        return value
+
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_constant=_no_constant, parse_float=_finite)
+        value = json.loads(text, object_pairs_hook=once, parse_constant=number, parse_float=number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise _refused(source, f"is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]} at {where}") from error
-    except ValueError as error:  # a constant or number that we refuse, or an integer of thousands of digits
-        raise _refused(source, f"is not valid JSON: {error}") from error
+    except ValueError as error:
+        raise _refused(source, f"is not valid JSON: {_TOO_LONG}") from error
     except RecursionError as error:
         raise _refused(source, f"nests deeper than {MAX_DEPTH} levels") from error
-    if twice or "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH:  # else nothing that the walk looks for can be in it
+    if (
+        twice or endless or "\\u" in text or text.count("[") + text.count("{") > MAX_DEPTH
+    ):  # else nothing that the walk looks for can be in it
         problems = list(json_problems(value, source=source, duplicates=twice))
         if problems:
             raise ProblemsError(problems)
@@ -105,13 +118,13 @@ def parse_toml(data: bytes | str, *, source: str) -> dict[str, Any]:
     Raises:
         ProblemsError: What is wrong, with line and column.
     """
-    text = _decode(data, source).replace("\r\n", "\n")
+    text = decode(data, source).replace("\r\n", "\n")
     try:
-        table = tomllib.loads(text, parse_float=_finite)
+        table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise _refused(source, f"is not valid TOML: {str(error)[:1].lower()}{str(error)[1:]}") from error
     except ValueError as error:
-        raise _refused(source, f"is not valid TOML: {error}") from error
+        raise _refused(source, f"is not valid TOML: {_TOO_LONG}") from error
     except RecursionError as error:
         raise _refused(source, f"nests deeper than {MAX_DEPTH} levels") from error
     problems = list(json_problems(table, source=source, plain=False))
@@ -154,19 +167,26 @@ def json_problems(
                 if not _encodable(item):
                     yield Problem("the text holds half of a surrogate pair, which is no character", source, where)
             case float() if not math.isfinite(item):
-                yield Problem(f"{item} is not a number that JSON has", source, where)
+                yield Problem(f"{json.dumps(item)} is not a finite number", source, where)
             case bool() | int() | float() | None:
                 pass
             case _ if plain:
                 yield Problem(f"{type(item).__name__} is not a JSON type", source, where)
 
 
-def _decode(data: bytes | str, source: str) -> str:
+def decode(data: bytes | str, source: str) -> str:
+    """UTF-8 text without a byte-order mark.
+
+    Raises:
+        ProblemsError: It is another encoding; names the line.
+    """
     if isinstance(data, str):
         return data.removeprefix("\ufeff")
     try:
         return data.removeprefix(_BOM).decode()
     except UnicodeDecodeError as error:
+        if data.startswith(_UTF16):
+            raise ProblemsError([Problem("is UTF-16 text", source, hint="save it as UTF-8")]) from error
         line = data.count(b"\n", 0, error.start) + 1
         hint = "save it as UTF-8"
         raise ProblemsError([Problem(f"is not UTF-8 text (byte 0x{data[error.start]:02x} in line {line})", source, hint=hint)]) from error
@@ -180,17 +200,6 @@ def _encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number that JSON has")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is not a finite number")
-    return number
 
 
 _KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"))
@@ -214,9 +223,21 @@ _CAUSES = {
 def _unreadable(path: Path | str, error: OSError | ValueError) -> ProblemsError:
     if isinstance(error, OSError):
         message, hint = _CAUSES.get(error.errno or 0, (f"can't be read: {error.strerror}", None))
+        hint = (_neighbour(Path(path)) if error.errno == errno.ENOENT else None) or hint
     else:
         message, hint = "has a path that no file can have", "remove the NUL character"
     return ProblemsError([Problem(message, str(path), hint=hint)])
+
+
+def _neighbour(path: Path) -> str | None:
+    """A file beside the missing one that was probably meant."""
+    from agent_env.documents.spelling import near
+
+    try:
+        meant = near(path.name, [entry.name for entry in path.parent.iterdir()])
+    except OSError:
+        return None
+    return f"did you mean '{path.with_name(meant)}'?" if meant is not None else None
 
 
 def _refused(source: Path | str, message: str) -> ProblemsError:

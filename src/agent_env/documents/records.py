@@ -1,7 +1,7 @@
 """What a run deployed, as the context records it: field for field the reference's, legacy spellings included.
 
-Two facts are ours and stand beside the reference's: `container_id` (a container is its id, never a name that happens to match) and
-`placement` (what was recorded at deploy decides where later steps act). Keys that we don't know are kept.
+Ours stand beside the reference's: `container_id` (a container is its id, never a name that happens to match), `placement` (what was
+recorded at deploy decides where later steps act) and `parts` (where each server of an environment is). Keys that we don't know are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent_env.errors import ProblemsError
 Json = Any
 Placement = Literal["vm", "container", "in_container", "on_machine"]
 WELL_KNOWN_CARD = "/.well-known/agent-env.json"
-_OURS = ("container_id", "placement")
+_OURS = ("container_id", "placement", "parts", "container_name", "a2a_port", "agent_id", "agent_version", "brokered")
 
 
 class Record(BaseModel):
@@ -41,7 +41,7 @@ class Record(BaseModel):
         """The stored form: every field of the reference, ours only where they say something, then unknown keys."""
         data = self.model_dump(mode="json")
         for name in _OURS:
-            if name in data and data[name] is None:
+            if name in data and not data[name]:
                 del data[name]
         return data
 
@@ -87,11 +87,45 @@ class DeployedAgent(Record):
     installed_container: str | None = None
     container_id: str | None = None
     placement: Placement | None = None
+    container_name: str | None = None
+    """What a container beside a machine was called when it was made."""
+    a2a_port: int | None = None
+    """Inside its place; None is the well-known one."""
+    agent_id: str | None = None
+    """Its document."""
+    agent_version: int | None = None
+    brokered: bool = False
+    """It asks models through the run's broker, on its own loopback."""
 
     @property
     def recorded(self) -> Placement:
         """Where its steps act: the recorded fact, or what a record from elsewhere says with `on_host`."""
         return self.placement or ("on_machine" if self.on_host else "in_container")
+
+
+class DeployedPart(BaseModel):
+    """Where one server, website, gateway or database of an environment is, and how it is spoken with."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: str
+    """`mcp_server`, `website`, `frontend`, `gateway` or `database`."""
+    name: str
+    """Its `environment_name`; what a container beside the machine was called when it was made."""
+    sandbox_id: str
+    container_id: str | None = None
+    """None where the sandbox is the container."""
+    container_name: str | None = None
+    port: int
+    """Inside its place."""
+    host_port: int | None = None
+    """Of this machine's loopback, where it answers there too."""
+    control_port: int | None = None
+    """Of a gateway: the port of its place's own loopback that gives every right."""
+    control_host_port: int | None = None
+    """Of this machine's loopback, leading there."""
+    image: str = ""
+    """The image's id, or its name."""
 
 
 class DeployedEnvironment(Record):
@@ -121,6 +155,8 @@ class DeployedEnvironment(Record):
     env_state_instance_ids: list[str] = Field(default_factory=list)
     container_id: str | None = None
     placement: Placement | None = None
+    parts: dict[str, DeployedPart] = Field(default_factory=dict)
+    """Its servers and websites, and what else stands beside them, by name."""
 
     SANDBOX_FIELDS: ClassVar[tuple[str, ...]] = ("sandbox_id", "sandbox_type", "sandbox_ids")
     GATEWAY_FIELDS: ClassVar[tuple[str, ...]] = (

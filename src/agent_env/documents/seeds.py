@@ -8,15 +8,41 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_env.defaults import DEFAULT_LIMITS
-from agent_env.documents.reading import parse_json, read_file
+from agent_env.documents.reading import decode, parse_json, read_file
 from agent_env.errors import Problem, ProblemsError
 
 Json = Any
 Seed = Mapping[str, Json]
+SEED_KEY = "seed"
+"""The placeholder, `<seed>`, that a call's `--seed` fills, differently for each run and the same in each repetition of the call."""
+NAMING = ("id", "name")
+"""Columns whose value also tells a row from the others, the first that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTable:
+    """The rows of a CSV file, each a seed, with the places that messages name."""
+
+    source: str
+    columns: tuple[str, ...]
+    """The names of the header, without those that are empty."""
+    header: str
+    """Where the header stands: `line 1`."""
+    rows: tuple[dict[str, str], ...]
+    """Empty cells are absent."""
+    places: tuple[str, ...]
+    """Where each row stands: `line 2`."""
+
+
+def row_name(number: int, seed: Seed) -> str:
+    """How people tell a row from the others: `row 2`, or `row 2 ada` with a naming column. `number` counts from 1, without the header."""
+    named = next((str(seed[key]) for key in NAMING if seed.get(key)), None)
+    return f"row {number}" if named is None else f"row {number} {named}"
 
 
 def substitute(value: Json, seed: Seed) -> Json:
@@ -61,7 +87,7 @@ def read_seeds(path: Path | str) -> list[dict[str, Json]]:
     data = read_file(path, limit_bytes=DEFAULT_LIMITS.document_bytes)
     match Path(path).suffix.lower():
         case ".csv" | ".tsv":
-            return _csv(data, source, "\t" if source.lower().endswith(".tsv") else ",")
+            return list(_csv(data, source, "\t" if source.lower().endswith(".tsv") else ",").rows)
         case ".json":
             rows = parse_json(data, source=source)
             return _objects(rows, source, [f"$[{i}]" for i in range(len(rows))] if isinstance(rows, list) else [])
@@ -88,34 +114,40 @@ def _objects(rows: Json, source: str, places: Sequence[str]) -> list[dict[str, J
     return [{key: value for key, value in row.items() if value is not None} for row in rows]
 
 
-def _csv(data: bytes, source: str, delimiter: str) -> list[dict[str, Json]]:
+def read_csv(path: Path | str, *, delimiter: str = ",") -> SeedTable:
+    """The seeds of a CSV file, whatever its name ends in. Empty rows are left out.
+
+    Raises:
+        ProblemsError: Everything wrong with it, with its lines: no header, a name twice, cells that belong to no column, no rows.
+    """
+    return _csv(read_file(path, limit_bytes=DEFAULT_LIMITS.document_bytes), str(path), delimiter)
+
+
+def _csv(data: bytes, source: str, delimiter: str) -> SeedTable:
     import csv
     import io
 
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ProblemsError([Problem("is not UTF-8 text", source, hint="save it as UTF-8")]) from error
-    seeds: list[dict[str, Json]] = []
+    text = decode(data, source)
+    found: list[tuple[str, list[str]]] = []
     problems: list[Problem] = []
-    header: list[str] | None = None
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
-        for row in reader:
-            where = f"line {reader.line_num}"
-            if not any(cell.strip() for cell in row):
-                continue
-            if header is None:
-                header = [cell.strip() for cell in row]
-                problems += _header_problems(header, source, where)
-                continue
-            problems += _row_problems(header, row, source, where)
-            seeds.append({key: cell for key, cell in zip(header, row, strict=False) if cell.strip()})
+        found += [(f"line {reader.line_num}", row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         problems.append(Problem(f"is not valid CSV: {error}", source, f"line {reader.line_num}"))
+    if not found:
+        raise ProblemsError(problems or [Problem("has no header: its first row names the placeholders", source)])
+    (where, first), *below = found
+    header = [cell.strip() for cell in first]
+    problems += _header_problems(header, source, where)
+    for place, row in below:
+        problems += _row_problems(header, row, source, place)
+    if not below and not problems:
+        problems.append(Problem("has no rows with values", source))
     if problems:
         raise ProblemsError(problems)
-    return seeds
+    rows = tuple({key: cell for key, cell in zip(header, row, strict=False) if cell.strip()} for _, row in below)
+    return SeedTable(source, tuple(name for name in header if name), where, rows, tuple(place for place, _ in below))
 
 
 def _header_problems(header: Sequence[str], source: str, where: str) -> list[Problem]:

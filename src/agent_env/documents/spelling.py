@@ -27,7 +27,13 @@ def near(word: str, known: Iterable[str]) -> str | None:
 
 
 def unknown_key_problems(
-    data: Mapping[str, Any], known: Collection[str], *, source: str | None, path: str = "$", strict: bool = False
+    data: Mapping[str, Any],
+    known: Collection[str],
+    *,
+    source: str | None,
+    path: str = "$",
+    strict: bool = False,
+    other_words: Mapping[str, str] | None = None,
 ) -> tuple[list[Problem], list[Problem]]:
     """Judges the keys of one object.
 
@@ -37,6 +43,7 @@ def unknown_key_problems(
         source: The file, for the messages.
         path: The object's JSON path.
         strict: Refuses every unknown key.
+        other_words: Keys that other systems have for the same → ours. They are mistakes as near spellings are.
 
     Returns:
         Problems (near spellings of a known key; with `strict` all unknown ones) and warnings (the others, which are kept).
@@ -46,7 +53,7 @@ def unknown_key_problems(
     for key in data:
         if key in known:
             continue
-        meant = near(key, known)
+        meant = (other_words or {}).get(key) or near(key, known)
         if meant is not None:
             problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"did you mean {meant!r}?"))
         elif strict:

@@ -5,14 +5,14 @@ Two shapes are read: the list of steps that people write, and the stored `{id, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.documents.reading import at, json_problems
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
-from agent_env.ids import id_problem
+from agent_env.ids import NAME_HINT, id_problem, name_problem
 
 Json = Any
 TASK_KEYS = frozenset({"id", "type", "version", "steps", "created_at_utc"})
@@ -56,11 +56,20 @@ class TaskDocument:
     def ancestors(self, step_id: str) -> frozenset[str]:
         """Every step that is certain to have ended when this one starts."""
         index = {envelope.id: i for i, envelope in enumerate(self.envelopes)}
-        below, others = _ancestry(self.envelopes, index, index[step_id])
-        return frozenset(envelope.id for i, envelope in enumerate(self.envelopes) if i < below or i in others)
+        own = index[step_id]
+        bits = ancestries(_positions(self.envelopes[: own + 1], index))[own]
+        return frozenset(envelope.id for i, envelope in enumerate(self.envelopes[:own]) if bits >> i & 1)
 
 
-def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: bool = False, checked: bool = False) -> TaskDocument:
+def parse_task(
+    data: Json,
+    *,
+    source: str,
+    task_id: str | None = None,
+    strict: bool = False,
+    checked: bool = False,
+    problems: list[Problem] | None = None,
+) -> TaskDocument:
     """A task from its JSON.
 
     Args:
@@ -69,31 +78,35 @@ def parse_task(data: Json, *, source: str, task_id: str | None = None, strict: b
         task_id: The task's id; the stored form has its own, which this one overrides.
         strict: Unknown keys of the stored form are problems, not warnings.
         checked: `data` came from `parse_json`, so it is not searched again for what JSON can't have.
+        problems: Takes what is wrong with the steps' envelopes, so that their fields can still be checked; None raises it.
 
     Raises:
-        ProblemsError: Everything wrong, with JSON paths.
+        ProblemsError: Everything wrong, with JSON paths. Always when there are no steps to look at.
     """
-    problems = [] if checked else list(json_problems(data, source=source))
-    if problems:
-        raise ProblemsError(problems)
+    found = [] if checked else list(json_problems(data, source=source))
+    if found:
+        raise ProblemsError(found)
     warnings: list[Problem] = []
     extra: dict[str, Json] = {}
     version: int | None = None
     steps, path = data, "$"
     if isinstance(data, dict):
-        problems, warnings = unknown_key_problems(data, TASK_KEYS, source=source, strict=strict)
-        problems += _head_problems(data, source, task_id)
+        found, warnings = unknown_key_problems(data, TASK_KEYS, source=source, strict=strict)
+        found += _head_problems(data, source, task_id)
         extra = {key: value for key, value in data.items() if key not in TASK_KEYS}
         task_id = task_id if task_id is not None else data.get("id")
         version, steps, path = data.get("version"), data.get("steps"), "$.steps"
-    problems += _step_list_problems(steps, source, path)
+    found += _step_list_problems(steps, source, path)
     if isinstance(steps, list):
-        problems += _graph_problems(steps, source, path)
+        found += _graph_problems(steps, source, path)
     if task_id is None or (isinstance(task_id, str) and id_problem(task_id)):
         wrong = f"the task id {task_id!r} {id_problem(task_id)}" if task_id is not None else "the task has no id"
-        problems.append(Problem(wrong, source))
-    if problems or not isinstance(task_id, str):
-        raise ProblemsError(problems)
+        found.append(Problem(wrong, source))
+    readable = isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
+    if not isinstance(task_id, str) or not readable or (found and problems is None):
+        raise ProblemsError(found)
+    if problems is not None:
+        problems += found
     envelopes = tuple(_envelope(step, i) for i, step in enumerate(steps))
     return TaskDocument(task_id, version, tuple(steps), envelopes, extra, tuple(warnings))
 
@@ -128,6 +141,8 @@ def _step_problems(step: Mapping[str, Json], source: str, path: str) -> Iterator
         if not isinstance(value, str) or not value.strip():
             said = "is missing" if name not in step else f"is text, not {_show(value)}"
             yield Problem(f"the step's {name} {said}", source, at(path, name) if name in step else path)
+        elif (wrong := name_problem(value)) is not None:
+            yield Problem(f"the step's {name} {_show(value)} {wrong}", source, at(path, name), NAME_HINT)
     if not isinstance(step.get("fail_task_on_error", True), bool):
         yield Problem(
             f"fail_task_on_error is true or false, not {_show(step['fail_task_on_error'])}", source, at(path, "fail_task_on_error")
@@ -173,7 +188,7 @@ def _graph_problems(steps: Sequence[Json], source: str, path: str) -> Iterator[P
             message = f"duplicate step id {step_id!r}; it is also the id of step {first[step_id]}"
             yield Problem(message, source, at(at(path, i), "id"), "step ids must be unique within a task")
         first.setdefault(step_id, i)
-    sound = len(first) == len(ids)
+    sound = len(first) == len(ids)  # else nobody can say what depends on what
     for i, envelope in enumerate(envelopes):
         for j, other in enumerate(envelope.depends_on or ()):
             where = at(at(at(path, i), "depends_on"), j)
@@ -190,37 +205,36 @@ def _graph_problems(steps: Sequence[Json], source: str, path: str) -> Iterator[P
 def _retry_target_problems(
     envelopes: Sequence[StepEnvelope], index: Mapping[str, int], source: str, path: str, *, sound: bool
 ) -> Iterator[Problem]:
-    for i, envelope in enumerate(envelopes):
-        target = envelope.retry_from_step_id
-        if target is None or target == envelope.id:
-            continue
+    asking = [(i, envelope) for i, envelope in enumerate(envelopes) if envelope.retry_from_step_id not in (None, envelope.id)]
+    ancestry = ancestries(_positions(envelopes, index)) if asking and sound else ()
+    for i, envelope in asking:
+        target = str(envelope.retry_from_step_id)
         where = at(at(path, i), "retry_config")
         if target not in index:
             yield Problem(f"the retry goes back to {target!r}, which is no step of this task", source, where, _suggest(target, list(index)))
-        elif sound:
-            below, others = _ancestry(envelopes, index, i)
-            if index[target] >= below and index[target] not in others:
-                hint = "go back to the step itself or to one that it depends on"
-                yield Problem(f"the retry goes back to {target!r}, which the step does not depend on", source, where, hint)
+        elif sound and not ancestry[i] >> index[target] & 1:
+            hint = "go back to the step itself or to one that it depends on"
+            yield Problem(f"the retry goes back to {target!r}, which the step does not depend on", source, where, hint)
 
 
-def _ancestry(envelopes: Sequence[StepEnvelope], index: Mapping[str, int], start: int) -> tuple[int, set[int]]:
-    """What a step depends on, transitively: every position below the first number, and those of the set.
+def ancestries(parents: Iterable[Iterable[int] | None]) -> list[int]:
+    """What each step depends on, transitively, as a set of bits by position: one word operation for 64 steps.
 
-    A step without `depends_on` follows all earlier ones, so one number says it; long sequential tasks stay cheap.
+    Args:
+        parents: For each step the positions that it names, all before its own; None names every earlier one.
     """
-    below, others, pending = 0, set[int](), [start]
-    while pending:
-        position = pending.pop()
-        depends = envelopes[position].depends_on
-        if depends is None:
-            below = max(below, position)
-            continue
-        for parent in (index[name] for name in depends):
-            if parent >= below and parent not in others:
-                others.add(parent)
-                pending.append(parent)
-    return below, others
+    found: list[int] = []
+    for position, named in enumerate(parents):
+        bits = (1 << position) - 1 if named is None else 0
+        for parent in named or ():
+            bits |= found[parent] | 1 << parent
+        found.append(bits)
+    return found
+
+
+def _positions(envelopes: Sequence[StepEnvelope], index: Mapping[str, int]) -> Iterator[list[int] | None]:
+    for envelope in envelopes:
+        yield None if envelope.depends_on is None else [index[name] for name in envelope.depends_on]
 
 
 def _envelope(step: Mapping[str, Json], position: int) -> StepEnvelope:

@@ -5,10 +5,13 @@ Nothing here knows what a step or a place is: floors above record through it. Im
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent_env.lazy import names_of
 
 if TYPE_CHECKING:
+    from agent_env.stores.batches import Batch as Batch
+    from agent_env.stores.batches import ObjectRef as ObjectRef
     from agent_env.stores.connection import Connection as Connection
     from agent_env.stores.connection import Row as Row
     from agent_env.stores.database import Database as Database
@@ -20,9 +23,7 @@ if TYPE_CHECKING:
     from agent_env.stores.journal import Journal as Journal
     from agent_env.stores.ledger import Ledger as Ledger
     from agent_env.stores.ledger import LedgerRow as LedgerRow
-    from agent_env.stores.objects import Batch as Batch
     from agent_env.stores.objects import Freed as Freed
-    from agent_env.stores.objects import ObjectRef as ObjectRef
     from agent_env.stores.objects import Objects as Objects
     from agent_env.stores.owners import Owner as Owner
     from agent_env.stores.records import AttemptRow as AttemptRow
@@ -40,14 +41,15 @@ if TYPE_CHECKING:
     from agent_env.stores.secrets import Secrets as Secrets
     from agent_env.stores.secrets import SecretStore as SecretStore
 
-_ROOMS = {
+_MODULES = {
+    "batches": ("Batch", "ObjectRef"),
     "connection": ("Connection", "Row"),
     "database": ("Database",),
     "documents": ("Document", "Documents", "Page", "digest_of"),
     "installation": ("InstallationKey",),
     "journal": ("Journal",),
     "ledger": ("Ledger", "LedgerRow"),
-    "objects": ("Batch", "Freed", "ObjectRef", "Objects"),
+    "objects": ("Freed", "Objects"),
     "owners": ("Owner",),
     "records": (
         "AttemptRow",
@@ -64,16 +66,5 @@ _ROOMS = {
     "retention": ("live_objects",),
     "secrets": ("Secret", "SecretStore", "Secrets"),
 }
-_HOME = {name: room for room, names in _ROOMS.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(_HOME)
+__getattr__, __dir__ = names_of(__name__, _MODULES)

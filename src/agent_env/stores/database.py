@@ -27,8 +27,10 @@ class Database:
     Threads: every method may be called from any thread. Processes: any number may open the same database.
     """
 
-    def __init__(self, backend: Backend, limits: Limits, clock: Clock) -> None:
+    def __init__(self, backend: Backend, limits: Limits, clock: Clock, url: str) -> None:
         self._backend = backend
+        self.url = url
+        """What it was opened by; it may hold a password. For another process of this installation."""
         self.limits = limits
         self.clock = clock
         self._readers: list[Session] = []
@@ -62,7 +64,7 @@ class Database:
         else:
             raise ConfigError(f"{scheme!r} is no kind of run database", hint="sqlite:///PATH or postgresql://USER@HOST/NAME")
         backend.prepare()
-        return cls(backend, limits, clock or SystemClock())
+        return cls(backend, limits, clock or SystemClock(), url)
 
     @property
     def name(self) -> str:

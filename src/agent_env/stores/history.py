@@ -17,6 +17,7 @@ from agent_env.stores.records import (
     ReviewRow,
     RunRow,
     RunStatus,
+    Standing,
     StoredRun,
     UsedDocument,
 )
@@ -120,12 +121,20 @@ class History:
 
     def is_owned(self, run_id: str) -> bool:
         """Whether a live process owns the run, by the same rule as `claim`."""
+        standing = self.standing(run_id)
+        return standing is not None and standing.owned
 
-        def look(tx: Connection) -> bool:
-            sql = f"SELECT owner, {tx.clock_sql} - heartbeat_at AS silent FROM runs WHERE run_id = :run"
+    def standing(self, run_id: str) -> Standing | None:
+        """How a run stands at this moment; None when there is none of that id."""
+
+        def look(tx: Connection) -> Standing | None:
+            sql = f"SELECT status, notes, owner, {tx.clock_sql} - heartbeat_at AS silent FROM runs WHERE run_id = :run"
             rows = tx.execute(sql, {"run": run_id})
-            owner = owner_of(rows[0].owner) if rows else None
-            return owner is not None and is_alive(owner, rows[0].silent, self._db.limits.lease_seconds)
+            if not rows:
+                return None
+            row, owner = rows[0], owner_of(rows[0].owner)
+            owned = owner is not None and is_alive(owner, row.silent, self._db.limits.lease_seconds)
+            return Standing(row.status, self._packing.unpack(row.notes, {}), owned=owned, silent_seconds=row.silent)
 
         return self._db.read(look)
 

@@ -1,12 +1,14 @@
-"""The installation's own key: generated credentials are derived from it, so that none is stored and a resume has them again."""
+"""The installation: its label, and its own key, from which credentials are derived, so that none is stored and a resume has them."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import os
+import socket
 from pathlib import Path
 
+from agent_env import host
 from agent_env.errors import StorageError
 
 _FILE = "installation.key"
@@ -23,6 +25,11 @@ class InstallationKey:
     def __init__(self, state_root: Path) -> None:
         self._path = state_root / _FILE
         self._key: bytes | None = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether there is one already."""
+        return self._key is not None or self._path.exists()
 
     def derive(self, run_id: str, name: str) -> str:
         """HMAC-SHA256 of run and name under the key: 64 hexadecimal digits, the same each time.
@@ -73,3 +80,9 @@ class InstallationKey:
             return
         finally:
             aside.unlink()
+
+
+def home_of(state_root: Path) -> str:
+    """The label of the installation with this state folder: derived from machine, user and path."""
+    identity = f"{host.machine_id() or socket.gethostname()}\0{os.getuid()}\0{state_root.resolve()}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -9,41 +9,24 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from agent_env.clock import timestamp
-from agent_env.defaults import DEFAULT_LIMITS, MIB
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import NotFoundError, StorageError, UnsupportedError
+from agent_env.stores.batches import SCHEME, Batch, ObjectRef, storage_errors, sync
 
 if TYPE_CHECKING:
     from agent_env.stores.database import Database
 
-SCHEME = "sha256:"
 _HEX = re.compile(r"[0-9a-f]{64}")
-_CHUNK_BYTES = MIB
-_ONE_BY_ONE = 4
-"""Up to so many files are synced each; syncing a file system costs about as much as a few files."""
 _ASIDE = ".aside"
 _DAMAGED = ".damaged"
 _LOCK = ".lock"
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
-    """A stored object."""
-
-    sha256: str
-    size: int
-    media_type: str
-
-    @property
-    def url(self) -> str:
-        """`sha256:<hex>`."""
-        return SCHEME + self.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +79,12 @@ class Objects:
         Raises:
             StorageError: The disk is full or can't be written.
         """
-        batch = Batch(self._root / _ASIDE)
+        batch = Batch(self._root / _ASIDE, self._has)
         try:
             yield batch
             self._publish(batch.written)
         finally:
-            with _storage_errors(self._root):
+            with storage_errors(self._root):
                 for aside in batch.asides:
                     aside.unlink(missing_ok=True)
 
@@ -134,7 +117,7 @@ class Objects:
                 raise NotFoundError(f"there is no file {path}", concerns=str(path))
             return path
         path = self._file(sha256)
-        with _storage_errors(path):
+        with storage_errors(path):
             facts = path.stat()
             seen = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
             if self._verified.get(sha256) == seen:
@@ -149,7 +132,7 @@ class Objects:
     def open(self, ref: ObjectRef | str) -> BinaryIO:
         """The object as a file to read, verified before."""
         path = self.path(ref)
-        with _storage_errors(path):
+        with storage_errors(path):
             return path.open("rb")
 
     def exists(self, ref: ObjectRef | str) -> bool:
@@ -161,7 +144,7 @@ class Objects:
         """Its size in bytes."""
         sha256 = _address(ref)
         path = _foreign(ref) if sha256 is None else self._file(sha256)
-        with _storage_errors(path):
+        with storage_errors(path):
             return path.stat().st_size
 
     def media_type(self, ref: ObjectRef | str) -> str | None:
@@ -210,8 +193,8 @@ class Objects:
         new = {ref.sha256: (aside, ref) for aside, ref in written if not self._has(ref)}
         if not new:
             return
-        with _storage_errors(self._root):
-            _sync([aside for aside, _ in new.values()])
+        with storage_errors(self._root):
+            sync([aside for aside, _ in new.values()])
             folders = {self._file(sha256).parent for sha256 in new}
             made = {folder for folder in folders if not folder.is_dir()}
             for folder in made:
@@ -219,7 +202,7 @@ class Objects:
             for sha256, (aside, _) in new.items():
                 with self._lock(fcntl.LOCK_SH):
                     aside.rename(self._file(sha256))
-            _sync([*folders, *([self._root] if made else [])])
+            sync([*folders, *([self._root] if made else [])])
         self._note([ref for _, ref in new.values()])
 
     def _note(self, refs: Sequence[ObjectRef]) -> None:
@@ -230,7 +213,7 @@ class Objects:
         self._db.submit(lambda tx: tx.executemany(_NOTE, rows))
 
     def _remove(self, path: Path, grace_seconds: float, dry_run: bool) -> int | None:
-        with self._lock(fcntl.LOCK_EX), _storage_errors(path), suppress(FileNotFoundError):
+        with self._lock(fcntl.LOCK_EX), storage_errors(path), suppress(FileNotFoundError):
             facts = path.stat()
             if _now(self._root) - facts.st_mtime < grace_seconds:
                 return None
@@ -249,7 +232,7 @@ class Objects:
     def _set_aside(self, sha256: str) -> StorageError:
         self._verified.pop(sha256, None)
         damaged = self._root / _DAMAGED / sha256
-        with self._lock(fcntl.LOCK_EX), _storage_errors(damaged), suppress(FileNotFoundError):
+        with self._lock(fcntl.LOCK_EX), storage_errors(damaged), suppress(FileNotFoundError):
             damaged.parent.mkdir(mode=0o700, exist_ok=True)
             with self._file(sha256).open("rb") as stored:  # somebody may have stored it anew since it was read
                 found = hashlib.file_digest(stored, "sha256").hexdigest()
@@ -267,19 +250,19 @@ class Objects:
                 yield from (sha256 for file in self._children(folder) if _HEX.fullmatch(sha256 := folder.name + file.name))
 
     def _children(self, folder: Path) -> list[Path]:
-        with _storage_errors(folder):
+        with storage_errors(folder):
             return sorted(folder.iterdir()) if folder.is_dir() else []
 
     def _file(self, sha256: str) -> Path:
         return self._root / sha256[:2] / sha256[2:]
 
     def _read_file(self, path: Path) -> bytes:
-        with _storage_errors(path):
+        with storage_errors(path):
             return path.read_bytes()
 
     @contextmanager
     def _lock(self, mode: int) -> Iterator[None]:
-        with _storage_errors(self._root):
+        with storage_errors(self._root):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -287,51 +270,6 @@ class Objects:
             yield
         finally:
             os.close(lock)
-
-
-class Batch:
-    """Objects that are written, and not yet published. Made by `Objects.batch`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.asides: list[Path] = []
-        """Every file that was begun."""
-        self.written: list[tuple[Path, ObjectRef]] = []
-        """Those that are whole."""
-
-    def put(self, data: bytes, *, media_type: str = "application/octet-stream") -> ObjectRef:
-        """Like `Objects.put`."""
-
-        def fill(aside: BinaryIO) -> ObjectRef:
-            aside.write(data)
-            return ObjectRef(hashlib.sha256(data).hexdigest(), len(data), media_type)
-
-        return self._write(fill)
-
-    def put_file(self, path: Path, *, media_type: str = "application/octet-stream") -> ObjectRef:
-        """Like `Objects.put_file`."""
-
-        def copy(aside: BinaryIO) -> ObjectRef:
-            digest = hashlib.sha256()
-            size = 0
-            while chunk := source.read(_CHUNK_BYTES):
-                digest.update(chunk)
-                aside.write(chunk)
-                size += len(chunk)
-            return ObjectRef(digest.hexdigest(), size, media_type)
-
-        with _storage_errors(path, "file"), path.open("rb") as source:
-            return self._write(copy)
-
-    def _write(self, fill: Callable[[BinaryIO], ObjectRef]) -> ObjectRef:
-        aside = self._folder / os.urandom(12).hex()
-        with _storage_errors(self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.asides.append(aside)
-            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
-                ref = fill(stream)
-        self.written.append((aside, ref))
-        return ref
 
 
 def _address(ref: ObjectRef | str) -> str | None:
@@ -356,47 +294,11 @@ def _foreign(ref: ObjectRef | str) -> Path:
     return Path(os.fsdecode(unquote_to_bytes(urlsplit(str(ref)).path)))
 
 
-def _sync(paths: Sequence[Path]) -> None:
-    """Waits until files and folders are on the disk: one by one, or their whole file system at once when they are many."""
-    if len(paths) > _ONE_BY_ONE and _sync_file_system(paths[0]):
-        return
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _sync_file_system(path: Path) -> bool:
-    import ctypes
-
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return syncfs is not None and syncfs(descriptor) == 0
-    finally:
-        os.close(descriptor)
-
-
 def _now(root: Path) -> float:
     """The file system's own clock: the one that modification times are set by, also on a server elsewhere."""
     probe = root / _LOCK
     os.utime(probe)
     return probe.stat().st_mtime
-
-
-@contextmanager
-def _storage_errors(path: Path, what: str = "stored object") -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise NotFoundError(f"there is no {what} {error.filename or path}", concerns=str(path)) from error
-    except OSError as error:
-        where = error.filename or path
-        raise StorageError(
-            f"{where} can't be read or written: {error.strerror}", concerns=str(where), hint="free space, or check permissions"
-        ) from error
 
 
 _NOTE = "INSERT INTO objects (sha256, size, media_type, created_at) VALUES (:sha256, :size, :media_type, :now) ON CONFLICT DO NOTHING"

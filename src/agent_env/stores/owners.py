@@ -13,10 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-_FIRST_PID_NAMESPACE = "pid:[4026531836]"
-"""The kernel's fixed name of the namespace that every machine boots into (PROC_PID_INIT_INO)."""
-_GONE = {"Z", "X", "x"}
-"""States of /proc/<pid>/stat in which a process runs no more."""
+from agent_env import host
+
+_FIRST_PID_NAMESPACE = "pid:[4026531836]" if host.IS_LINUX else ""
+"""The kernel's fixed name of the namespace that every machine boots into (PROC_PID_INIT_INO); other systems have none."""
 
 
 class Life(StrEnum):
@@ -34,7 +34,7 @@ class Owner:
 
     pid: int
     start: int
-    """Start time of the process in clock ticks since the boot (/proc/<pid>/stat, field 22)."""
+    """Start time of the process, as `host.start_time` tells it: on Linux in clock ticks since the boot."""
     boot: str
     """The kernel's id of this boot."""
     machine: str
@@ -53,8 +53,8 @@ class Owner:
         return cls(
             pid=pid,
             start=_own_start_time(pid),
-            boot=_text("/proc/sys/kernel/random/boot_id"),
-            machine=_text("/etc/machine-id"),
+            boot=host.boot_id(),
+            machine=host.machine_id(),
             namespace=_namespace(),
             host=os.uname().nodename,
             command=_command(),
@@ -73,7 +73,7 @@ class Owner:
         """Whether the process still runs, as far as this one can tell at once."""
         me = Owner.this_process()
         if self.boot and (self.boot, self.namespace) == (me.boot, me.namespace):
-            return Life.ALIVE if _start_time(self.pid) == self.start else Life.DEAD
+            return Life.ALIVE if host.start_time(self.pid) == self.start else Life.DEAD
         # Machine ids are often baked into container images, so another boot is only certain outside of containers.
         on_machines = self.namespace == me.namespace == _FIRST_PID_NAMESPACE
         if on_machines and self.machine and self.machine == me.machine:
@@ -84,28 +84,10 @@ class Owner:
         return f"process {self.pid} on {self.host} ({self.command})"
 
 
-def _start_time(pid: int) -> int | None:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None
-    # The name of the program stands in brackets and may hold spaces and brackets itself.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return None if fields[0].decode() in _GONE else int(fields[19])
-
-
 @cache
 def _own_start_time(pid: int) -> int:
     """Of the calling process, which does not change while it lives. A forked child has another id."""
-    return _start_time(pid) or 0
-
-
-@cache
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""
+    return host.start_time(pid) or 0
 
 
 def _namespace() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from agent_env.stores.owners import Owner
@@ -14,6 +15,8 @@ ResourceState = Literal["intended", "live", "closing", "closed", "lost"]
 
 OPEN_STATES: tuple[ResourceState, ...] = ("intended", "live", "closing")
 """States in which something may exist that somebody has to remove."""
+DURATION_NOTE = "duration_seconds"
+"""Note of an ended run: how long it took, by the clock of the process that ended it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,28 @@ class RunRow:
     epoch: int
     heartbeat_at: float | None
     """When the owner last showed itself: seconds since 1970 on the database server's clock."""
+
+    @property
+    def duration_seconds(self) -> float | None:
+        """How long it took, as the command that ran it said; None while it goes on."""
+        if self.started_at is None or self.finished_at is None:
+            return None
+        noted = self.notes.get(DURATION_NOTE)
+        if noted is not None:
+            return float(noted)
+        return (datetime.fromisoformat(self.finished_at) - datetime.fromisoformat(self.started_at)).total_seconds()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a run stands at a moment."""
+
+    status: RunStatus
+    notes: Mapping[str, Json]
+    owned: bool
+    """A live process owns it."""
+    silent_seconds: float | None
+    """Since its last owner's last sign of life, by the database server's clock; None when it never had an owner."""
 
 
 @dataclass(frozen=True, slots=True)

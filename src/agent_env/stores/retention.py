@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from agent_env.stores.objects import Objects
 
 OPEN_SQL = f"({', '.join(repr(state) for state in OPEN_STATES)})"
-_RUN_TABLES = ("run_inputs", "resets", "attempts", "scores", "used_documents", "resources", "events", "reviews", "runs")
+_RUN_TABLES = (
+    *("run_inputs", "resets", "attempts", "scores", "used_documents", "resources", "events", "reviews"),
+    *("model_calls", "model_grants", "model_accounts", "runs"),
+)
 _REFERENCE = re.compile(r"@?sha256:([0-9a-f]{64})")
 _PAGE = 1000
 _TEXTS = (

@@ -13,7 +13,7 @@ from agent_env.errors import StorageError
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision; a test holds it equal to alembic's head."""
 
 _MIGRATIONS = Path(__file__).parent / "migrations"

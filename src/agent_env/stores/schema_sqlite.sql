@@ -1,4 +1,4 @@
--- Revision 0001. Written by python -m agent_env.stores.freeze.
+-- Revision 0002. Written by python -m agent_env.stores.freeze.
 CREATE TABLE alembic_version ( version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num) );
 CREATE TABLE runs ( run_id TEXT NOT NULL, instance_id TEXT NOT NULL, task_id TEXT NOT NULL, task_version INTEGER, task_digest TEXT, bundle_id TEXT, bundle_path TEXT, group_id TEXT, attempt_index BIGINT DEFAULT '0' NOT NULL, attempt_count BIGINT DEFAULT '1' NOT NULL, status TEXT NOT NULL, kind TEXT, word TEXT, scores TEXT, error TEXT, created_at TEXT NOT NULL, started_at TEXT, finished_at TEXT, seed TEXT, options TEXT, notes TEXT, owner TEXT, epoch BIGINT DEFAULT '0' NOT NULL, heartbeat_at DOUBLE, commits BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (run_id) );
 CREATE INDEX runs_by_instance ON runs (instance_id);
@@ -32,4 +32,11 @@ CREATE TABLE objects ( sha256 TEXT NOT NULL, size BIGINT NOT NULL, media_type TE
 CREATE TABLE ledger ( collection TEXT NOT NULL, id TEXT NOT NULL, bundle TEXT NOT NULL, status TEXT NOT NULL, scheme BIGINT NOT NULL, digest TEXT, inputs TEXT NOT NULL, version INTEGER, at TEXT NOT NULL, PRIMARY KEY (collection, id) );
 CREATE INDEX ledger_by_bundle ON ledger (bundle);
 CREATE TABLE meta ( name TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (name) );
-INSERT INTO alembic_version VALUES ('0001');
+CREATE TABLE model_accounts ( account TEXT NOT NULL, run_id TEXT NOT NULL, budget TEXT NOT NULL, options TEXT NOT NULL, touched BIGINT DEFAULT '0' NOT NULL, PRIMARY KEY (account) );
+CREATE INDEX model_accounts_by_run ON model_accounts (run_id);
+CREATE TABLE model_grants ( grant_id TEXT NOT NULL, run_id TEXT NOT NULL, account TEXT NOT NULL, holder TEXT NOT NULL, role TEXT NOT NULL, facts TEXT NOT NULL, turn TEXT, created_at TEXT NOT NULL, PRIMARY KEY (grant_id) );
+CREATE INDEX model_grants_by_run ON model_grants (run_id);
+CREATE TABLE model_calls ( call_id TEXT NOT NULL, run_id TEXT NOT NULL, account TEXT NOT NULL, grant_id TEXT NOT NULL, holder TEXT NOT NULL, role TEXT NOT NULL, turn TEXT, state TEXT NOT NULL, dialect TEXT NOT NULL, model TEXT, endpoint TEXT, request_key TEXT, owner TEXT NOT NULL, started_at TEXT NOT NULL, finished_at TEXT, duration_seconds DOUBLE, first_byte_seconds DOUBLE, status INTEGER, attempts BIGINT DEFAULT '0' NOT NULL, request_bytes BIGINT DEFAULT '0' NOT NULL, reserved_tokens BIGINT DEFAULT '0' NOT NULL, reserved_usd DOUBLE, input_tokens BIGINT DEFAULT '0' NOT NULL, output_tokens BIGINT DEFAULT '0' NOT NULL, cached_tokens BIGINT DEFAULT '0' NOT NULL, cost_usd DOUBLE, estimated BIGINT DEFAULT '0' NOT NULL, refusal TEXT, message TEXT, PRIMARY KEY (call_id) );
+CREATE INDEX model_calls_by_account ON model_calls (account, state);
+CREATE INDEX model_calls_by_run ON model_calls (run_id, started_at, call_id);
+INSERT INTO alembic_version VALUES ('0002');

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
 from agent_env.errors import ConfigError, NotFoundError, StorageError, UsageError
+from agent_env.stores.installation import InstallationKey
 
 ENTRY_POINTS = "agent_env.secret_stores"
 """Entry points of this group are called without arguments and return a `SecretStore`."""
@@ -25,6 +26,9 @@ ENTRY_POINTS = "agent_env.secret_stores"
 _REFERENCE = re.compile(r"(?P<kind>env|secret):(?P<name>[^?]+)(?:\?(?P<default>.*))?", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-/]{0,254}")
 _HIDDEN = "***"
+_KEPT = "kept"
+"""First part of the keys of literals that were taken out of documents."""
+_KEPT_DIGITS = 32
 
 
 class SecretStore(Protocol):
@@ -93,7 +97,10 @@ class Secrets:
         seen: Callable[[str], object] | None = None,
         plugged: Mapping[str, SecretStore] | None = None,
     ) -> None:
+        self.file = file
+        """Where values that the user stores are kept."""
         self._file = SecretFile(file)
+        self._key = InstallationKey(file.parent)
         self._environ = os.environ if environ is None else environ
         self._seen = seen
         self._plugged = plugged
@@ -112,10 +119,12 @@ class Secrets:
             )
         kind, name, default = parts["kind"], parts["name"], parts["default"]
         value = self._environ.get(name) if kind == "env" else self.get(name)
+        if value is None and default is not None and is_reference(default):
+            return self.resolve(default)
         if value is None:
             value = default
         if value is None:
-            hint = f"export {name}=…" if kind == "env" else f"store it under that key, or write secret:{name}?default"
+            hint = f"export {name}=…" if kind == "env" else f"agent-env secret set {name}, or write secret:{name}?default"
             raise NotFoundError(f"{kind}:{name} has no value", concerns=f"{kind}:{name}", hint=hint)
         if self._seen is not None and value:
             self._seen(value)
@@ -138,9 +147,34 @@ class Secrets:
             raise UsageError(f"{name!r} can't be the name of a secret", hint="letters, digits and _ . - / are allowed")
         self._file.change(lambda values: {**values, name: value})
 
+    def reference_to(self, value: str) -> str:
+        """The reference under which `keep` keeps a literal: the same each time, and nothing can be learnt of the value from it.
+
+        Nothing is written: before the installation has a key, nothing is kept yet, and any name will be another one.
+        """
+        return self._reference_to(value) if self._key.is_made else f"secret:{_KEPT}/new"
+
+    def keep(self, value: str) -> str:
+        """Stores a literal of a document, and gives the reference that the document keeps. It is redacted from now on.
+
+        Raises:
+            StorageError: It can't be stored.
+        """
+        if self._seen is not None:
+            self._seen(value)
+        reference = self._reference_to(value)
+        name = reference.removeprefix("secret:")
+        if self._file.get(name) != value:
+            self.put(name, value)
+        return reference
+
     def names(self) -> list[str]:
         """The keys of the file. Values are never listed."""
         return sorted(self._file.values())
+
+    def plugged_names(self) -> list[str]:
+        """The stores that plug-ins bring, in the order in which they are asked after the file."""
+        return [name for name, _ in self._stores()]
 
     def delete(self, name: str) -> bool:
         """Removes a key from the file. Returns whether it was there."""
@@ -148,6 +182,9 @@ class Secrets:
         if there:
             self._file.change(lambda values: {key: value for key, value in values.items() if key != name})
         return there
+
+    def _reference_to(self, value: str) -> str:
+        return f"secret:{_KEPT}/{self._key.derive('literal', value)[:_KEPT_DIGITS]}"
 
     def _stores(self) -> Iterator[tuple[str, SecretStore]]:
         if self._plugged is None:
@@ -220,6 +257,12 @@ class SecretFile:
 def is_reference(text: str) -> bool:
     """Whether a text refers to a secret."""
     return _REFERENCE.fullmatch(text) is not None
+
+
+def split_default(reference: str) -> tuple[str, str | None]:
+    """A reference without its default, and the default."""
+    name, question, default = reference.partition("?")
+    return name, default if question else None
 
 
 def _installed() -> dict[str, SecretStore]:
