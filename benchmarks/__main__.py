@@ -10,7 +10,7 @@ from rich.table import Table
 
 from benchmarks.measure import bare_python
 
-MODULES = ("commands", "places", "history")
+MODULES = ("commands", "places", "containers", "rootfs", "history", "gateway", "models", "environments", "agents")
 
 
 def main() -> None:
@@ -22,7 +22,8 @@ def main() -> None:
         for figure in import_module(f"benchmarks.{name}").figures(bare):
             promise = f"≤ {figure.promise:g} {figure.unit}" if figure.promise is not None else ""
             ratio = f"{figure.ratio:.1f}" if figure.ratio is not None else ""
-            table.add_row(figure.what, f"{figure.value:.2f} {figure.unit}", promise, ratio, figure.note)
+            value = f"{figure.value:.2f} {figure.unit}" if figure.value is not None else "left out"
+            table.add_row(figure.what, value, promise, ratio, figure.note)
     Console(width=140).print(table)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -23,13 +24,35 @@ class Figure:
     """One line of the table."""
 
     what: str
-    value: float
+    value: float | None
+    """None where it could not be measured; `note` says why."""
     unit: str
     promise: float | None = None
     """The promised upper bound, in the same unit, on the machine that it was written for."""
     ratio: float | None = None
     """To a bare `python -c pass` of the same run, where it depends on the machine."""
     note: str = ""
+
+
+def no_engine() -> str | None:
+    """Why containers can't be measured here, or None."""
+    from agent_env.containers import engine_problem, open_engine
+    from agent_env.defaults import DEFAULT_LIMITS
+    from agent_env.errors import AgentEnvError
+
+    async def asked() -> str | None:
+        try:
+            async with open_engine(os.environ, limits=DEFAULT_LIMITS) as engine:
+                return await engine_problem(engine)
+        except AgentEnvError as error:
+            return str(error)
+
+    return asyncio.run(asked())
+
+
+def left_out(what: str, why: str) -> Figure:
+    """A line in place of what can't be measured here."""
+    return Figure(what, None, "", note=why)
 
 
 @contextmanager
@@ -85,6 +108,19 @@ def peak_memory_mib(argv: Sequence[str], env: dict[str, str]) -> float:
     if code != 0:
         raise SystemExit(f"{argv} exited {code}")
     return float(kib) / 1024
+
+
+@contextmanager
+def peak_growth_mib() -> Iterator[Callable[[], float]]:
+    """How far this process's resident memory rose in the block above what it was before, in MiB."""
+    before = _own_status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak begins anew
+    yield lambda: (_own_status("VmHWM") - before) / 1024
+
+
+def _own_status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def own_memory_mib() -> float:

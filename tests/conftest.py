@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.container_engine import busybox, debian, docker, podman
 from tests.postgres import database_url, postgres_server, postgres_url
 
-__all__ = ["database_url", "postgres_server", "postgres_url"]
+__all__ = ["busybox", "database_url", "debian", "docker", "podman", "postgres_server", "postgres_url"]
 
 
 # A shared machine may be slow at any moment: examples are bounded by their number, never by the clock.
@@ -23,3 +28,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """A report shows sources, and parses them; Python 3.11 gives that up, and pytest itself, when a finalizer comes in between."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()

@@ -93,8 +93,19 @@ def start_server(binaries: Path) -> Path:
 def sweep(binaries: Path) -> None:
     """Stops servers of sessions that were killed."""
     for owner in Path("/tmp").glob(f"{PREFIX}*/{OWNER}"):
-        if owner.stat().st_uid == os.getuid() and not Path("/proc", owner.read_text()).exists():
+        if owner.stat().st_uid == os.getuid() and is_gone(int(owner.read_text() or os.getpid())):
             stop_server(binaries, owner.parent)
+
+
+def is_gone(process: int) -> bool:
+    """Asked of the kernel, not of `/proc`: a test that plays a Mac has none, and must not take everybody for dead."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
 
 
 def stop_server(binaries: Path, folder: Path) -> None:

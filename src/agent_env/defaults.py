@@ -25,6 +25,10 @@ class Limits:
     sandbox_disk_bytes: int = 10 * GIB
     sandbox_processes: int = 4096
     deploy_seconds: float = 180.0
+    deploy_attempts: int = 2
+    """How often a provider is asked for a sandbox whose start failed for no reason of its own, before the next of the chain is."""
+    conformance_case_seconds: float = 60.0
+    """What one case of the conformance kit may take."""
     teardown_seconds: float = 120.0
     # Commands in a place
     exec_seconds: float = 600.0
@@ -34,6 +38,12 @@ class Limits:
     """What a shielded clean-up may take after a cancellation."""
     connect_seconds: float = 10.0
     transfer_seconds: float = 600.0
+    rejoin_seconds: float = 10.0
+    """How long a connection to a place is tried for again that broke under a command; the helper keeps the output for a minute."""
+    rejoin_attempts: int = 5
+    """How often one command is gone on with after its connection broke."""
+    silence_seconds: float = 30.0
+    """How long the helper of a container that runs may leave every question unanswered before its connection counts as broken."""
     answer_margin_seconds: float = 2.0
     """How long past its own deadline a place may take to answer before the transport counts as lost."""
     output_limit_bytes: int = 64 * MIB
@@ -50,8 +60,110 @@ class Limits:
     download_attempts: int = 5
     download_streams: int = 8
     """Downloads at once (reference)."""
+    collect_file_bytes: int = 10 * GIB
+    """The largest file that `collect_artifacts` brings over; a larger one is told, and the others are kept."""
     payload_bytes: int = 1 * GIB
     """What an environment's payload may hold once it is unpacked."""
+    payload_entries: int = 100_000
+    """Members of an archive."""
+    payload_ratio: int = 200
+    """How many times its own size an archive may unpack to, above `payload_unquestioned_bytes`: databases pack to 1 in 20, bombs to 1 in
+    1000."""
+    payload_unquestioned_bytes: int = 64 * MIB
+    # Images
+    image_builds: int = 2
+    """Builds at once on one engine by this installation, in whatever processes."""
+    image_build_seconds: float = 3600.0
+    image_pull_seconds: float = 3600.0
+    """One pull or push of an image, with all its attempts."""
+    image_pull_attempts: int = 4
+    image_lock_seconds: float = 3600.0
+    """How long one process waits while another one builds or fetches the same image, or has all turns to build."""
+    image_budget_bytes: int = 50 * GIB
+    """What the images that this installation built may hold; `image gc` removes the least recently used ones above it."""
+    image_layers_bytes: int = 20 * GIB
+    """The same for images that are unpacked without an engine."""
+    image_free_bytes: int = 2 * GIB
+    """What must stay free on a disk that an image is put on."""
+    image_layer_bytes: int = 50 * GIB
+    """What one layer may hold once it is unpacked."""
+    image_layer_entries: int = 2_000_000
+    """Files and folders of one layer."""
+    image_layer_streams: int = 3
+    """Layers that are fetched and unpacked at once (registries' own clients use three)."""
+    image_manifest_bytes: int = 8 * MIB
+    """A registry's manifest or an image's configuration (registries refuse more than 4 MiB)."""
+    image_log_lines: int = 40
+    """The end of a failed build's log that its error shows (reference)."""
+    image_read_seconds: float = 60.0
+    """How long a registry may send nothing."""
+    image_question_seconds: float = 5.0
+    """How long a command that only looks asks a registry whether it has an image: longer, and nobody would look."""
+    wheelhouse_seconds: float = 900.0
+    """Fetching the wheels of one set of requirements."""
+    wheelhouse_keep_seconds: float = 30 * 86400.0
+    """Wheels that were not used for so long are removed by `image gc`."""
+    # Environments (reference: the protocol's own client, and the gateway's constants)
+    environment_card_seconds: float = 10.0
+    environment_call_seconds: float = 30.0
+    """A reset, an export, an extension or a manifest."""
+    environment_add_seconds: float = 120.0
+    environment_load_seconds: float = 900.0
+    """Loading seed data of an unknown size, and the least for any."""
+    environment_load_gigabyte_seconds: float = 1200.0
+    """What each gigabyte of seed data adds to that."""
+    environment_load_most_seconds: float = 3600.0
+    environment_loads: int = 4
+    """Servers of one environment that are loaded at once."""
+    environment_ready_seconds: float = 180.0
+    """How long a server may take from the start of its container to its first answer."""
+    environment_poll_seconds: float = 0.05
+    """The longest pause between two looks at a server that starts."""
+    environment_tools_seconds: float = 60.0
+    """How long a server that answers may take to list its tools."""
+    environment_answer_bytes: int = 256 * MIB
+    """The largest answer that is read whole."""
+    environment_deploy_seconds: float = 900.0
+    """One deployment with all its servers, without the time that images take."""
+    environment_repeats: int = 3
+    """How often a step is done whose environment is started again each time."""
+    tool_call_seconds: float = 600.0
+    database_ready_seconds: float = 60.0
+    # Agents (reference: the published system's own waits)
+    agent_ready_seconds: float = 300.0
+    """How long an agent may take from the start of its container to its card (reference)."""
+    agent_call_seconds: float = 60.0
+    """A card, a setting, or another small call (reference)."""
+    human_card_seconds: float = 5.0
+    """A card of somebody who may have none (reference)."""
+    agent_wire_seconds: float = 180.0
+    """Registering an MCP server, which an agent may look at at once (reference)."""
+    agent_cancel_seconds: float = 10.0
+    """Asking an agent to end a task (reference)."""
+    agent_send_attempts: int = 5
+    """How often a message is sent that certainly did not arrive (reference)."""
+    agent_poll_seconds: float = 2.0
+    """The longest pause between two looks at a task that can't be streamed (reference)."""
+    agent_unreachable_seconds: float = 60.0
+    """How long an agent that ran a task may not answer before the task counts as lost (reference)."""
+    agent_silence_seconds: float = 60.0
+    """How long a stream may bring nothing before the task is read instead; our own agents say every 15 s that they live."""
+    agent_answer_bytes: int = 64 * MIB
+    """What an answer may hold, with its attachments."""
+    agent_trajectory_bytes: int = 256 * MIB
+    """How much of a trajectory is kept; what is beyond is left out, and said to be."""
+    agent_trajectory_seconds: float = 120.0
+    """Fetching the trajectory of a turn."""
+    # Judges (reference)
+    judge_seconds: float = 1000.0
+    """One answer of a judge."""
+    judge_attempts: int = 3
+    """How often a judge is asked for one answer that can be read."""
+    judge_concurrency: int = 4
+    judge_material_characters: int = 400_000
+    """What a judge is shown of an answer and a trajectory, about a tenth of a million tokens; of what is longer, the middle is left out."""
+    judge_result_characters: int = 1024
+    """What it is shown of one tool's result."""
     # Engine
     lease_seconds: float = 30.0
     lease_renew_seconds: float = 10.0
@@ -63,6 +175,53 @@ class Limits:
     closing_step_seconds: float = 600.0
     """What an `always_run` step without a limit of its own may take after a failure or cancellation."""
     shutdown_seconds: float = 60.0
+    # Container engines
+    engine_seconds: float = 60.0
+    """One request to a container engine that moves no bulk: what hangs longer is told as hanging."""
+    engine_probe_seconds: float = 20.0
+    """Finding out whether anything answers on an engine's socket, and what it is."""
+    engine_stop_seconds: float = 10.0
+    """What a container's own command has between SIGTERM and SIGKILL (the engine's own default)."""
+    port_attempts: int = 20
+    """How often a container is made again because a port of the host was taken meanwhile."""
+    network_attempts: int = 20
+    """How often a container is made again because the shared network that it was about to join went or filled up meanwhile."""
+    network_settle_seconds: float = 5.0
+    """How long a collection leaves a shared network that nobody is on to whoever has just made it; a container takes a second or two."""
+    network_removals: int = 4
+    """How often the removal of a network that nobody is on is tried when the engine refuses, ever more rarely."""
+    container_ready_seconds: float = 120.0
+    """How long a `ready_command` may go on failing (reference: 60 tries, 2 s apart)."""
+    container_log_bytes: int = 4096
+    """How much of a container's log an error about it tells."""
+    # Keeper
+    keeper_idle_seconds: float = 30.0
+    """How long a keeper that carries nothing stays."""
+    keeper_head_seconds: float = 30.0
+    """What a client in a place may take for its request to the way out."""
+    keeper_idle_stream_seconds: float = 3600.0
+    """A connection through the keeper on which nothing moves for so long is ended; a model may think for many minutes."""
+    keeper_connections: int = 256
+    """Connections of one place through the keeper at once."""
+    # Models
+    model_seconds: float = 600.0
+    """How long a model may send nothing (providers' own clients)."""
+    model_attempts: int = 6
+    """How often a call is sent whose model is busy or away, before anything of an answer was passed on."""
+    model_retry_seconds: float = 300.0
+    """How long a call is tried in all."""
+    model_wait_seconds: float = 60.0
+    """The longest pause before another try; an endpoint that asks for a longer one is taken at its word, and its answer is passed on."""
+    model_turn_seconds: float = 600.0
+    """How long a call waits for others of its run, where the budget lets only so many ask at once."""
+    model_key_seconds: float = 15.0
+    """How long a call waits for a keeper that was just started to be told the key."""
+    model_request_bytes: int = 64 * MIB
+    """What a request may hold, with its images."""
+    model_answer_bytes: int = 64 * MIB
+    """How much of an answer is kept for the transcript and the recording."""
+    model_transcript_bytes: int = 1 * GIB
+    """What the transcript of a run may hold."""
     # Stores
     database_busy_seconds: float = 30.0
     group_commit_seconds: float = 0.002
@@ -75,6 +234,9 @@ class Limits:
     bundle_lock_seconds: float = 300.0
     """How long a run waits while another process writes the documents of the same bundle."""
     gc_grace_seconds: float = 3600.0
+    gc_resumable_seconds: float = 86_400.0
+    """How long a collection leaves what an interrupted run needs to be resumed, from its last sign of life: whoever comes back the next
+    morning can go on. A sandbox's own `ttl_seconds` may end it sooner."""
     # Back-off of event waits
     poll_first_seconds: float = 0.02
     poll_max_seconds: float = 0.5
@@ -86,3 +248,113 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLimits:
+    """The limits of one gateway process; its configuration's `limits` overrides them by name."""
+
+    call_seconds: float = 600.0
+    """One tool call (reference)."""
+    initialize_seconds: float = 5.0
+    """Opening a session with a server, each of its requests (reference)."""
+    list_seconds: float = 30.0
+    """One page of a server's list (reference)."""
+    discovery_seconds: float = 60.0
+    """How long the first listing waits for servers that have not said yet whether they are there (reference)."""
+    introduce_seconds: float = 2.0
+    """How long the answer to `initialize` waits to know what servers offer (reference: clients give it 5 s)."""
+    card_seconds: float = 5.0
+    """One server's card (reference)."""
+    card_fresh_seconds: float = 5.0
+    """How long a server's card is served without asking again."""
+    connect_seconds: float = 10.0
+    notify_seconds: float = 10.0
+    """Telling a server something that it does not answer."""
+    reopen_first_seconds: float = 0.1
+    reopen_max_seconds: float = 5.0
+    """A server that can't be reached is tried again after the first, then twice as long, at most the second."""
+    resume_attempts: int = 3
+    """How often a server's stream that ended before its answer is taken up again, where the server numbers its events."""
+    resume_seconds: float = 1.0
+    """Between them, unless the server says how long."""
+    keep_alive_seconds: float = 15.0
+    """Between signs of life on a stream that has nothing to say."""
+    idle_connection_seconds: float = 4.0
+    """How long an unused connection to a server is kept: servers close theirs after 5 s (uvicorn)."""
+    connections: int = 128
+    """To one server at once; more calls wait for one."""
+    calls: int = 1024
+    """In progress at once; more are refused."""
+    request_bytes: int = 32 * MIB
+    """What an agent's message may hold."""
+    answer_bytes: int = 64 * MIB
+    """What a server's message may hold."""
+    tools_page: int = 500
+    list_pages: int = 1000
+    """Pages of a server's list that are read, at most."""
+    proxy_seconds: float = 3600.0
+    """One request to `/svc` or `/website` (reference)."""
+    data_seconds: float = 3600.0
+    """One operation of the data plane through the gateway (reference)."""
+    changelog_seconds: float = 5.0
+    changes_page: int = 1000
+    changes_page_max: int = 10_000
+    trajectory_bytes: int = 256 * MIB
+    """On disk; the oldest half goes when it is full."""
+    trajectory_event_bytes: int = 1 * MIB
+    """Of one event's longest field: the rest is cut, and said to be."""
+    trajectory_queue_bytes: int = 64 * MIB
+    """Events that are not written yet; more are dropped, and counted."""
+    windows: int = 100_000
+    """Calls that changes of the database are attributed to, the latest ones."""
+    journal_bytes: int = 8 * MIB
+    """The journal is written anew, without what no longer holds, when it has grown by so much."""
+    ended_sessions: int = 10_000
+    """Session ids that were ended and are remembered as such."""
+    followed_resources: int = 1000
+    """Resources that one session can be told the changes of."""
+    questions: int = 100
+    """Of servers to one agent's client, that wait for its answer."""
+    question_seconds: float = 600.0
+    """For the answer to one: a person may have to give it."""
+    drain_seconds: float = 30.0
+    """What calls in progress may take when the gateway is told to stop."""
+    stop_seconds: float = 5.0
+    """What connections may take to end after that."""
+    client_idle_seconds: float = 75.0
+    """How long a client's unused connection is kept."""
+    backlog: int = 2048
+    """Connections that wait while the server process is started again."""
+    restart_first_seconds: float = 0.05
+    restart_max_seconds: float = 5.0
+    """Before a server process that ended is started again."""
+    triggers: int = 1000
+    trigger_queue: int = 1000
+    """Calls that wait for one trigger's fire to end."""
+    trigger_read_seconds: float = 60.0
+    """One tool call of a trigger's check."""
+    trigger_tick_seconds: float = 1.0
+    """Between looks at the virtual time (reference)."""
+    trigger_events_first: int = 1000
+    trigger_events_last: int = 9000
+    """Events that are kept of the log (reference)."""
+    trigger_marks: int = 1000
+    """Missed moments of one schedule that are caught up with at once (reference)."""
+    executor_seconds: float = 120.0
+    barrier_seconds: float = 30.0
+    """How long a provoking call's answer waits for the fire (reference)."""
+    barrier_bytes: int = 8 * MIB
+    """What of a website's answer is read ahead while a fire is waited for (reference)."""
+    regex_seconds: float = 0.25
+    """One search for an author's pattern in one text."""
+    regex_text_bytes: int = 1 * MIB
+    """Of a text that is searched; the rest is not looked at."""
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names that a configuration may override."""
+        return tuple(field.name for field in fields(cls))
+
+
+DEFAULT_GATEWAY_LIMITS = GatewayLimits()

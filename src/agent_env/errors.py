@@ -103,6 +103,36 @@ class SandboxNotFoundError(NotFoundError):
     code = "sandbox_not_found"
 
 
+class ImageNotFoundError(NotFoundError):
+    """No registry, engine or archive that was asked has the image."""
+
+    code = "image_not_found"
+
+
+class ImageBuildError(UserError):
+    """An image's own build failed: its Dockerfile, or a command in it. `tail` holds the last lines of its log."""
+
+    code = "image_build"
+    exit_code = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        concerns: str | None = None,
+        hint: str | None = None,
+        step: str | None = None,
+        exit_status: int | None = None,
+        tail: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(message, concerns=concerns, hint=hint)
+        self.step = step
+        """The instruction that failed, as the Dockerfile spells it."""
+        self.exit_status = exit_status
+        """The exit code of the command in it, when it was one."""
+        self.tail = tail
+
+
 class PlacementError(UserError):
     """A step's target has no place: nothing recorded, two targets, or a shape that can't serve it."""
 
@@ -113,6 +143,12 @@ class UnsupportedError(UserError):
     """A provider or this machine can't do what is asked; the hint names one that can."""
 
     code = "unsupported"
+
+
+class ImagePlatformError(UnsupportedError):
+    """An image is made for another operating system or architecture than the machine that is to run it."""
+
+    code = "image_platform"
 
 
 class TaskError(AgentEnvError):
@@ -145,6 +181,12 @@ class LimitHitError(TaskError):
     code = "limit_hit"
 
 
+class BudgetExceededError(LimitHitError):
+    """What the run may use of models is used up."""
+
+    code = "budget_exceeded"
+
+
 class InfrastructureError(AgentEnvError):
     """The world did something: a machine, a network, a disk. Never a score."""
 
@@ -163,10 +205,73 @@ class PlaceLostError(SandboxUnavailableError):
     code = "place_lost"
 
 
+class PlaceAwaitsError(SandboxUnavailableError):
+    """A container was started again, and its helper waits to be told what the place is."""
+
+    code = "place_awaits"
+
+
+class PlaceEndedError(SandboxUnavailableError):
+    """A place's own command has ended, and the place with it."""
+
+    code = "place_ended"
+
+
+class ContainerNotRunningError(SandboxUnavailableError):
+    """A container that was named is not running; nothing else takes its part."""
+
+    code = "container_not_running"
+
+
+class EngineUnavailableError(InfrastructureError):
+    """No container engine answers: none is here, it is not running, or it went away."""
+
+    code = "engine_unavailable"
+
+
+class EngineDeniedError(UserError):
+    """The container engine, or its socket, does not let this user in."""
+
+    code = "engine_denied"
+
+
+class EngineRefusedError(UserError):
+    """The container engine can't do what is asked as it is asked."""
+
+    code = "engine_refused"
+
+
+class EngineFailedError(InfrastructureError):
+    """The container engine tried and failed."""
+
+    code = "engine_failed"
+
+
+class EngineConflictError(EngineFailedError):
+    """What is asked stands against what the engine has: a name in use, a removal in progress."""
+
+    code = "engine_conflict"
+
+
+class PortTakenError(EngineFailedError):
+    """A port of the host was free when it was chosen and is not any more."""
+
+    code = "port_taken"
+
+
 class LaunchError(InfrastructureError):
     """A command could not be started at all: missing program or folder, unknown user, argument too long."""
 
     code = "launch_failed"
+    exit_code = 126
+    """As shells say it: what was named can't be run."""
+
+
+class ProgramMissingError(LaunchError):
+    """The place has no such program."""
+
+    exit_code = 127
+    """As shells say it: nothing of that name was found."""
 
 
 class TransportLostError(InfrastructureError):
@@ -189,6 +294,18 @@ class DeadlineError(InfrastructureError):
     def __init__(self, message: str, *, concerns: str | None = None, hint: str | None = None, partial: bytes = b"") -> None:
         super().__init__(message, concerns=concerns, hint=hint)
         self.partial = partial
+
+
+class ImageUnavailableError(InfrastructureError):
+    """A registry can't be reached, or would not serve an image now."""
+
+    code = "image_unavailable"
+
+
+class ModelUnavailableError(InfrastructureError):
+    """A model can't be asked now, or what it answered is no answer."""
+
+    code = "model_unavailable"
 
 
 class StepTimeoutError(TaskError):

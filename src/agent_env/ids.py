@@ -19,6 +19,7 @@ LOCAL = "@local/"
 MAX_ID_BYTES = 4096
 MAX_AUTHORED_ID_BYTES = MAX_ID_BYTES - len("__files__") - 16
 """What a bundle may declare, so that the longest derived id still fits."""
+NAME_HINT = "names are printable text"
 DERIVED = "__"
 """Separates a base id from the suffix of one derived from it."""
 
@@ -52,6 +53,15 @@ def id_problem(id: str) -> str | None:
     if re.fullmatch(_ENCODED_LOCAL, id):
         return "is spelled like the stored form of a local id"
     return None
+
+
+def name_problem(name: str) -> str | None:
+    """Why a text can't be a name within a task (a step's, a sandbox's, a verifier's), or None.
+
+    Names are columns of databases, keys of records, and lines of terminals.
+    """
+    control = next((character for character in name if unicodedata.category(character) == "Cc"), None)
+    return None if control is None else f"holds a control character (U+{ord(control):04X})"
 
 
 def check_id(id: str, *, what: str = "id", source: str | None = None, path: str | None = None) -> str:
@@ -178,6 +188,11 @@ def named_id_root(name: str, *, source: str | None = None, path: str | None = "$
     if problem:
         raise ProblemsError([Problem(f"the bundle name {_short(name)} {problem}", source, path)])
     return LOCAL + name
+
+
+def run_id_problem(id: str) -> str | None:
+    """Why a text can't be a run's id, or None. It is the name of the run's folder."""
+    return None if re.fullmatch(_SAFE_NAME, id) else "is no name that a folder can have everywhere"
 
 
 def new_run_id() -> str:

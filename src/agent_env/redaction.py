@@ -27,6 +27,16 @@ _SECRET_KEY = (
 )
 _CONFIG_KEY = r"password|passwd|passphrase|secret|token|credential|api_?key|private_?key|auth|bearer|headers"
 _USER_INFO = r"(?i)(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^\s/?#@]+@"
+_TOKENS = (
+    r"(?s)\bsk-[A-Za-z0-9_-]{16,}"  # model providers
+    r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}"
+    r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
+    r"|\bxox[abeoprs]-[A-Za-z0-9-]{10,}"
+    r"|\bAIza[A-Za-z0-9_-]{30,}"
+    r"|\bhf_[A-Za-z0-9]{20,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
 _REFERENCE = r"(?s)(?P<name>(?:env|secret):[^?\s]+)(?P<default>\?.*)?"
 
 T = TypeVar("T")
@@ -48,6 +58,8 @@ def mask_config(value: Any, key: str = "") -> Any:
         reference = re.fullmatch(_REFERENCE, value)
         if reference:
             return reference["name"] + (f"?{MASK}" if reference["default"] else "")
+    if key == "tokens" and isinstance(value, int):
+        return value  # a number of them, such as a budget's
     if key and is_masked_config_key(key) and not isinstance(value, Mapping):
         return MASK if value not in (None, "", [], False, True) else value
     match value:
@@ -65,6 +77,16 @@ def mask_config(value: Any, key: str = "") -> Any:
 def mask_user_info(text: str) -> str:
     """`scheme://user:password@host` with user and password masked."""
     return re.sub(_USER_INFO, rf"\g<scheme>{MASK}@", text) if "@" in text else text
+
+
+def mask_tokens(text: str) -> str:
+    """The text with what looks like a key of a known service masked, and with user info of URLs."""
+    return re.sub(_TOKENS, MASK, mask_user_info(text))
+
+
+def looks_secret(value: Any) -> bool:
+    """A text that holds what looks like a key of a known service, or a URL with user info."""
+    return isinstance(value, str) and mask_tokens(value) != value
 
 
 def _folded(key: str) -> str:
@@ -153,7 +175,10 @@ class StreamRedactor:
         shown, position = [], 0
         longest = len(forms[0])
         for match in pattern.finditer(data):
-            if len(data) - match.start() < longest and _begins_longer(data[match.start() :], forms, len(match[0])):
+            if len(data) - match.start() < longest and (
+                _begins_longer(data[match.start() :], forms, len(match[0]))
+                or _held_from(data, max(position, len(data) - longest + 1), forms) < match.start()  # this is a line of a longer one
+            ):
                 break
             shown += [data[position : match.start()], MASK.encode()]
             position = match.end()

@@ -21,10 +21,19 @@ TRUST_VARIABLE = "AGENT_ENV_TRUST"
 """Names trusted folders, separated as in PATH: for CI, where nobody can be asked."""
 
 REDIRECTS = ("stores", "state", "database.url", "runner")
-ENDPOINTS = ("conversations.default_human_a2a_url", "explorer.cors_origins", "explorer.allowed_hosts", "explorer.static_dir")
+ENDPOINTS = (
+    "conversations.default_human_a2a_url",
+    "model.endpoints",
+    "explorer.cors_origins",
+    "explorer.allowed_hosts",
+    "explorer.static_dir",
+)
+BUDGETS = ("model.budget", "model.judge_budget")
 IMPORTS = ("impl", "impls")
 ISOLATION = ("sandbox.unsafe_host",)
 PROVIDERS = ("sandbox.default", "sandbox.agent_default")
+OPENINGS = (("allow_private", None), ("network", "machine"))
+"""Options of providers, with their value where only that one does it, that let places reach this machine's own network."""
 
 
 class Trust:
@@ -124,8 +133,14 @@ def _reason(key: str, value: Any, foreign_key: bool) -> str | None:
         return "names an endpoint"
     if key in ISOLATION or (key in PROVIDERS and isinstance(value, str) and "unsafe" in value):
         return "switches isolation off"
+    if any(name == option and worth in (None, member) for name, member in _members(value) for option, worth in OPENINGS):
+        return "opens this machine's network to sandboxes"
     if any(text.startswith(("env:", "secret:")) for text in _texts(value)):
         return "uses one of your variables or secrets"
+    if key == "model.broker" and value is not True:
+        return "would hand your model key to agents"
+    if _within(key, BUDGETS):
+        return "says how much of your models may be used up"
     if key == "model.base_url" and foreign_key:
         return "would send your model key to an endpoint of its choice"
     return None
@@ -136,13 +151,18 @@ def _within(key: str, names: tuple[str, ...]) -> bool:
 
 
 def _keys(value: Any) -> Iterator[str]:
+    return (name for name, _ in _members(value))
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    """Every key and its value, however deep."""
     if isinstance(value, Mapping):
         for name, member in value.items():
-            yield str(name)
-            yield from _keys(member)
+            yield str(name), member
+            yield from _members(member)
     elif isinstance(value, list):
         for member in value:
-            yield from _keys(member)
+            yield from _members(member)
 
 
 def _texts(value: Any) -> Iterator[str]:

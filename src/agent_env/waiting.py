@@ -65,6 +65,11 @@ async def back_off(attempt: int, *, limits: Limits = DEFAULT_LIMITS, random_sour
     await asyncio.sleep(ceiling * (0.5 + (random_source or random).random() / 2))
 
 
+async def pause(seconds: float) -> None:
+    """Pauses for as long as somebody else asked for, such as a server that is busy."""
+    await asyncio.sleep(seconds)
+
+
 async def shielded(clean_up: Coroutine[object, object, T], *, seconds: float, what: str) -> T:
     """Runs a clean-up to its end even while the caller is being cancelled, within its own deadline.
 

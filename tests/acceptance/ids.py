@@ -1,9 +1,8 @@
 """The ids that this part of the product has to prove, and which test functions carry them in their names.
 
-Left out, because nothing in this part could be asked:
+Left out, because nothing in these parts could be asked:
     TP-03  time limits of a foreign task format: comes with the formats.
-    EX-08, EX-09, EX-18, FI-02, FI-03, FI-13, FI-15, LC-03, LC-05, LC-06, LC-09, LC-11: need a container engine.
-    D2: restarts a container engine.
+    A19: needs deployed agents.
 """
 
 from __future__ import annotations
@@ -16,15 +15,21 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 
-PLACEMENT = "A12 A13 A14 A16 A18 B6 B13 C10 C11 C12 C13 C14 D1 D3 D4 D5 D6 D7 D8"
-FAULTS = "F6 F8 F9 F11 F15 F16 F18 F19"
+PLACEMENT = """
+A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A14 A15 A16 A17 A18 B1 B2 B3 B4 B5 B6 B7 B8 B9 B10 B11 B12 B13 B14 B15
+C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 C14 D1 D2 D3 D4 D5 D6 D7 D8
+"""
+FAULTS = "F1 F2 F4 F5 F6 F8 F9 F11 F13 F15 F16 F18 F19 F20 F23 F24"
 CASES = """
-EX-01 EX-02 EX-04 EX-05 EX-07 EX-10 EX-11 EX-13 EX-14 EX-16 EX-17 FI-01 FI-04 FI-06 FI-07 FI-09 FI-10 FI-12 US-01
-TP-02 TP-05 TP-06 TP-08 TP-09 TP-11 TP-12 RS-02 RS-03 RS-05 RS-06 SE-02 SE-03 CK-01 CL-01 CL-02 LC-02 LC-08 LC-12 LC-14 LC-15
+EX-01 EX-02 EX-04 EX-05 EX-07 EX-08 EX-10 EX-11 EX-13 EX-14 EX-16 EX-17 EX-19 US-01
+FI-01 FI-03 FI-04 FI-06 FI-07 FI-09 FI-10 FI-12 FI-13 FI-15 PO-01 PO-02 PO-04 PO-05 PO-07 PO-08 IM-02 IM-03 IM-05 IM-06 IM-08 IM-09
+TP-02 TP-05 TP-06 TP-08 TP-09 TP-11 TP-12 RS-02 RS-03 RS-05 RS-06 SE-02 SE-03 SE-05 CC-01 CC-02 NP-01 NP-03 CK-01 CL-01 CL-02
+GW-02 GW-03 GW-05 GW-06 GW-08 GW-09 GW-11 GW-12 GW-14 GW-15 GW-17
+LC-02 LC-03 LC-05 LC-06 LC-08 LC-09 LC-11 LC-12 LC-14 LC-15
 """
 REQUIRED = tuple(f"{PLACEMENT} {FAULTS} {CASES}".split())
 
-_ID = re.compile(r"(?:^|_)(ex|fi|us|tp|rs|se|ck|cl|lc|[abcdf])_?0*([1-9][0-9]?)(?=_|$)")
+_ID = re.compile(r"(?:^|_)(ex|fi|us|gw|po|lc|im|tp|rs|cc|se|np|ck|cl|[abcdf])_?0*([1-9][0-9]?)(?=_|$)")
 _PAIRED = re.compile(r"[A-Z]{2}")
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
-from tests.acceptance.ids import REQUIRED, ids_of, proofs
+from tests.acceptance.ids import REQUIRED, TESTS, ids_of, proofs
+
+ROOT = TESTS.parent
 
 
 def test_every_required_id_has_a_test_that_carries_it() -> None:
@@ -25,3 +31,12 @@ def test_every_required_id_has_a_test_that_carries_it() -> None:
 )
 def test_ids_are_read_from_names(name: str, ids: set[str]) -> None:
     assert ids_of(name) == ids
+
+
+def test_a15_without_an_engine_tests_that_need_one_say_what_they_miss() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/acceptance/test_placement.py", "-k", "a16"]
+    nowhere = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(command, cwd=ROOT, env=nowhere, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 skipped" in done.stdout
+    assert "agentenv-capability-missing: docker_daemon" in done.stdout

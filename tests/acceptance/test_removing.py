@@ -115,7 +115,7 @@ def test_lc08_collection_spares_the_place_of_a_run_that_lives(home: Home) -> Non
     dead, living = home.start("run", folder), home.start("run", folder)
     eventually(lambda: len(home.folders()) == 2, "two places")
     killed(dead)
-    report = home("gc", "--json").json
+    report = home("gc", "--all", "--json").json
     assert len(report["sandboxes"]["removed"]) == 1
     assert len(home.folders()) == 1
     assert living.poll() is None
@@ -158,7 +158,7 @@ def cut_at_any_moment(home: Home, chance: random.Random, times: int) -> None:
             assert resumed.json["runs"][0]["scores"] == {"check": 1.0}
             again = [s for s in home.show(cut["run_id"])["steps"] if s["step_id"] in before and s["state"] == "completed"]
             assert len(again) == len(before)
-        collected = home("gc", "--json")
+        collected = home("gc", "--all", "--json")
         assert collected.code == 0, collected.all
         assert collected.json["sandboxes"]["failed"] == {}
         assert home.left() == {}, f"after kill {number}"

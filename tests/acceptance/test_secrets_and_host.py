@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import AGENT_ENV, BOX, PATIENCE, Home, check, code
+from tests.busy import within
 
 CANARIES = {"LITELLM_API_KEY": "canary-key-4b1d86", "SOME_TOKEN": "canary-token-77ac02", "AWS_SECRET_ACCESS_KEY": "canary/aws+9f31=="}
 
@@ -170,7 +171,7 @@ def test_tp06_what_is_graded_may_be_huge_endless_or_no_file_and_costs_no_memory(
     (run,) = answer.json["runs"]
     assert run["scores"].get("look_bom") == 1.0, answer.all
     assert {score for name, score in run["scores"].items() if name != "look_bom"} <= {0.0}
-    assert run["duration_seconds"] < 30
+    assert run["duration_seconds"] < within(30)
 
 
 def test_tp05_limits_of_grading_pay_for_nothing_else_and_bound_all_of_it(home: Home) -> None:
@@ -181,7 +182,7 @@ def test_tp05_limits_of_grading_pay_for_nothing_else_and_bound_all_of_it(home: H
     answer = home("run", home.bundle(scripts={"slow": slow}, a=[BOX, code("slow"), first, own, whole]), "--json")
     (run,) = answer.json["runs"]
     assert run["scores"] == {"first": 1.0, "own": 0.0}, answer.all
-    assert run["duration_seconds"] < 15
+    assert run["duration_seconds"] < within(15)
 
 
 ATTACKER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,13 +75,19 @@ def append(path: Path, line: str) -> None:
     os.close(descriptor)
 
 
-def task(root: Path) -> list[dict[str, Any]]:
-    """Six steps: two that repeat beside each other's kinds, a score, and clean-up that always runs."""
+def outbox(root: Path, run_id: str) -> Path:
+    """Where a run's messages are left."""
+    return root / "outbox" / run_id
+
+
+def task(root: Path, run_id: str, box: dict[str, Any], further: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """Six steps or more: some that repeat beside each other's kinds, a score, and clean-up that always runs."""
     return [
-        {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm", "memory_mb": 256},
+        {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", **box},
         {"id": "work", "type": "c_work", "depends_on": ["box"]},
-        {"id": "send", "type": "c_send", "depends_on": ["box"], "outbox": str(root / "outbox")},
+        {"id": "send", "type": "c_send", "depends_on": ["box"], "outbox": str(outbox(root, run_id))},
         {"id": "pay", "type": "c_pay", "depends_on": ["send"], "ledger": str(root / "ledger")},
+        *further,
         {
             "id": "check",
             "type": "verify_sandbox",

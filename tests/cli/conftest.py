@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 AGENT_ENV = Path(sys.executable).with_name("agent-env")
-LONGEST = 100
+LONGEST = 240
 
 
 @dataclass(frozen=True)
@@ -89,5 +89,9 @@ class Cli:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return Cli(tmp_path)
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    made = Cli(tmp_path)
+    yield made
+    places = made.home / "state/agent-env/sandboxes"
+    if places.is_dir() and any(places.iterdir()):  # what a test kept goes with it, or its processes stay for a day
+        made("gc", "--kept")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.steps.registry import WAITING
 from tests.cli.conftest import Cli
 from tests.cli.tasks import BOX, PASSING, SCORED_ZERO, bundle, graded, shell
 
@@ -23,10 +24,11 @@ def test_task_is_created_fetched_validated_listed_and_removed(cli: Cli) -> None:
     assert cli("task", "get", "--id", "my task").code == 2
 
 
+NOT_RUN = max(WAITING)
 REFUSED: list[tuple[str, object, list[str]]] = [
     ("no list", {"id": "a"}, ["JSON list of steps"]),
     ("unknown type", [{"id": "a", "type": "nope"}], ["nope"]),
-    ("known type of a later part", [{"id": "a", "type": "deploy_env"}], ["deploy_env"]),
+    ("known type that this version does not run", [{"id": "a", "type": NOT_RUN}], [NOT_RUN]),
     ("several", [{"id": "a", "type": "nope"}, {"id": "b", "type": "deploy_sandbox"}], ["nope", "sandbox_name", "sandbox_mode"]),
     ("same id", [BOX, BOX], ["box"]),
 ]
@@ -82,9 +84,9 @@ def test_tp11_run_batch_makes_a_run_of_each_row_and_empty_cells_are_absent(cli: 
     seeds = cli.write("seeds.csv", "\ufeffname,word,other\nyes,good,\nno,bad,x\n,,\n")
     answer = cli("task", "run-batch", "--id", "t", "--seeds", seeds, "--output-dir", "out", "--json")
     assert answer.code == 0, answer.err
-    assert {run["task"]: run["scores"]["check"] for run in answer.json["runs"]} == {"t [yes]": 1.0, "t [no]": 0.0}
+    assert {run["task"]: run["scores"]["check"] for run in answer.json["runs"]} == {"t [row 1 yes]": 1.0, "t [row 2 no]": 0.0}
     shown = {run["task"]: cli("runs", "show", run["run_id"], "--json").json["seed"] for run in answer.json["runs"]}
-    assert shown["t [yes]"] == {"name": "yes", "word": "good"}
+    assert shown["t [row 1 yes]"] == {"name": "yes", "word": "good"}
     assert {path.name.rpartition("_")[0] for path in (cli.cwd / "out").glob("t-*.json")} == {"t-seed0", "t-seed1"}
 
 
@@ -164,3 +166,82 @@ def test_bundle_init_makes_a_folder_of_a_stored_task_that_runs(cli: Cli) -> None
     assert cli("bundle", "init", "other").code == 2
     assert cli("bundle", "init", "other", "--from-task", "t", "--from-eval", "e").code == 2
     assert not Path(cli.cwd / "other").exists()
+
+
+SEEDED = graded('test "<unit>" = pieces')
+
+
+@pytest.mark.parametrize("way", ["bundle", "file", "stored", "batch"])
+def test_seeds_and_placeholders_that_miss_each_other_are_warned_about_and_refused_when_strict(cli: Cli, way: str) -> None:
+    """Whichever way a task is run."""
+    steps = graded('test "<unit>" = pieces; : <colour>')
+    file = cli.write("t.json", steps)
+    assert cli("task", "create", file, "--id", "t").code == 0
+    bundle(cli.cwd / "b", t=steps)
+    seeds = cli.write("rows.csv", "unit,size\npieces,1\n,2\n")
+    call: list[str | Path] = {
+        "bundle": ["run", cli.cwd / "b"],
+        "file": ["run", file],
+        "stored": ["run", "t"],
+        "batch": ["task", "run-batch", "--id", "t", "--output-dir", "out"],
+    }[way]
+    answer = cli(*call, "--seeds", seeds)
+    assert answer.code == 0, answer.err
+    told = [line for line in answer.err.splitlines() if line.startswith("warning: ")]
+    assert any("$[1].criteria[0].bash_cmd: nothing fills <colour>" in line for line in told), answer.err
+    assert f"warning: {seeds}: line 1: the column 'size' fills nothing: no task has <size>" in told
+    assert any(f"{seeds}: line 3: the row has no value for 'unit'" in line for line in told)
+    assert len(told) == 3
+    assert "[row 1]" in answer.out
+    assert "[row 2]" in answer.out
+    strict = cli(*call, "--seeds", seeds, "--strict", "--json")
+    assert strict.code == 2
+    assert len(strict.json["error"]["problems"]) == 3
+
+
+def test_a_broken_task_and_broken_seeds_are_told_at_once(cli: Cli) -> None:
+    steps = [{**BOX, "sandbox_nmae": "x"}, shell("true")]
+    seeds = cli.write("rows.csv", "a,a\n1,2\n")
+    for what in (cli.write("t.json", steps), bundle(cli.cwd / "b", t=steps)):
+        answer = cli("run", what, "--seeds", seeds)
+        assert answer.code == 2
+        assert "sandbox_nmae" in answer.err
+        assert "two columns are named 'a'" in answer.err
+
+
+def test_a_value_that_does_not_fit_its_field_names_the_row_before_anything_runs(cli: Cli) -> None:
+    criterion = {"type": "probe_file_contains", "criterion": "it is there", "paths": ["/etc/passwd"], "expected": "<pattern>"}
+    steps = [BOX, {**shell("true"), "criteria": [criterion]}]
+    seeds = cli.write("rows.csv", "pattern\nroot\n(\n")
+    for what in (cli.write("t.json", steps), bundle(cli.cwd / "b", t=steps)):
+        answer = cli("run", what, "--seeds", seeds)
+        assert answer.code == 2, answer.all
+        assert f"$[1].criteria[0].expected: with line 3 of {seeds}: " in answer.err
+    assert cli("runs", "list", "--json").json["runs"] == []
+
+
+def test_rows_of_seeds_are_told_apart_in_progress_and_results(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", t=SEEDED)
+    seeds = cli.write("rows.csv", "name,unit\nada,pieces\nbob,other\n")
+    answer = cli("run", folder, "--seeds", seeds, "--attempts", "2")
+    for label in ("[row 1 ada] #1", "[row 1 ada] #2", "[row 2 bob] #1", "[row 2 bob] #2"):
+        assert f"tasks/t.json {label}  " in answer.out
+        assert f"[tasks/t.json {label}] " in answer.err
+    assert "2 of 4" in answer.out
+
+
+@pytest.mark.parametrize("verb", [["run"], ["run", "--k", "2"], ["run-batch", "--seeds", "seeds.csv"]])
+def test_a_stored_task_leaves_nothing_in_the_temporary_folder(cli: Cli, verb: list[str]) -> None:
+    assert cli("task", "create", cli.write("t.json", SCORED_ZERO), "--id", "t").code == 0
+    cli.write("seeds.csv", "name\none\n")
+    (cli.home / "tmp").mkdir(mode=0o1777)
+    answer = cli("task", *verb, "--id", "t", "--json", env={"TMPDIR": str(cli.home / "tmp")})
+    assert answer.code == 0, answer.err
+    assert list((cli.home / "tmp").iterdir()) == []
+
+
+def test_contexts_are_written_for_their_user_alone(cli: Cli) -> None:
+    assert cli("task", "create", cli.write("t.json", SCORED_ZERO), "--id", "t").code == 0
+    assert cli("task", "run", "--id", "t", "--output-dir", "results", "-q").code == 0
+    assert (cli.cwd / "results").stat().st_mode & 0o777 == 0o700
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in (cli.cwd / "results").iterdir())

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from agent_env.cli.boundary import run
 from agent_env.cli.output import clean
 from agent_env.cli.table import COMMANDS
 from tests.cli.conftest import AGENT_ENV, Cli
 
+PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 COSTLY = ("httpx", "sqlalchemy", "aiohttp", "mcp", "a2a", "pydantic", "rich", "asyncio", "alembic", "importlib.metadata", "logging")
 
 
@@ -126,6 +132,41 @@ def test_completing_a_command_name_imports_no_command() -> None:
     assert not [name for name in loaded if name.startswith("agent_env.cli.commands.")]
 
 
+ALL = [path.split() for path in sorted(set(re.findall(r"^#+ `agent-env ([a-z -]+)`", PAGE.read_text(), re.MULTILINE)))]
+
+
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_help_fills_the_terminal_and_cuts_nothing(columns: int) -> None:
+    """Of every command, groups too: all words of the widest help are there, in lines that fit wherever words do."""
+    os.environ["COLUMNS"] = str(columns)
+    try:
+        for words in [[], *ALL]:
+            text = help_of(words)
+            longest = max(len(line) for line in text.splitlines())
+            assert "..." not in text.replace("[ARG]...", "").replace("[ARGS]...", "").replace("RUN...", "").replace("ID...", "").replace(
+                "KEY...", ""
+            ), words
+            if columns >= 80:
+                assert longest <= columns, words
+            if columns < 200:
+                os.environ["COLUMNS"] = "10000"
+                everything = help_of(words)
+                os.environ["COLUMNS"] = str(columns)
+                assert squeezed(text) == squeezed(everything), words
+    finally:
+        del os.environ["COLUMNS"]
+
+
+def help_of(words: list[str]) -> str:
+    with redirect_stdout(StringIO()) as out:
+        assert run([*words, "--help"]) == 0
+    return out.getvalue()
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
 def plug_in(folder: Path, body: str) -> None:
     info = folder / "extra_words-1.0.dist-info"
     info.mkdir(parents=True)
@@ -175,3 +216,16 @@ def test_module_can_be_run_like_the_command(cli: Cli) -> None:
         [sys.executable, "-m", "agent_env.cli", "--version"], env=cli.environ(), capture_output=True, text=True, check=True
     )
     assert done.stdout == cli("--version").out
+
+
+def test_se03_an_error_has_the_documented_keys_and_no_secret_in_json_either(cli: Cli) -> None:
+    secret = "k" + "3y" * 12
+    steps = [{"id": secret, "type": "deploy_sandbox", "sandbox_nmae": "x"}, {"id": secret, "type": "review"}]
+    answer = cli("run", cli.write("t.json", steps), "--json", env={"SOME_API_KEY": secret})
+    assert answer.code == 2
+    assert set(answer.json["error"]) == {"code", "message", "hint", "problems"}
+    assert all(set(problem) == {"file", "path", "message", "hint"} for problem in answer.json["error"]["problems"])
+    assert secret not in answer.all
+    missing = cli("runs", "show", secret, "--json", env={"SOME_API_KEY": secret})
+    assert set(missing.json["error"]) == {"code", "message", "hint"}
+    assert secret not in missing.all

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pty
 import select
@@ -13,7 +14,7 @@ import pytest
 
 from agent_env.cli.copying import Remote, side
 from tests.cli.conftest import AGENT_ENV, Cli
-from tests.cli.tasks import graded
+from tests.cli.tasks import BOX, graded
 from tests.cli.test_run import sandboxes
 
 PATIENCE = 60
@@ -50,8 +51,9 @@ def test_exec_option_of_the_command_is_the_commands(cli: Cli, kept: str) -> None
 def test_exec_mistakes_are_one_line(cli: Cli, kept: str) -> None:
     assert "box" in cli("exec", f"{kept}:nope", "--", "true").err
     missing = cli("exec", kept, "--", "no-such-program")
-    assert missing.code == 1
+    assert missing.code == 127
     assert "no-such-program" in missing.err
+    assert len(missing.err.splitlines()) == 1
     assert cli("exec", kept).code == 2
     assert cli("exec", kept, "--").code == 2
     assert cli("exec", "--env", "novalue", kept, "--", "true").code == 2
@@ -73,6 +75,61 @@ def test_cp_copies_files_and_folders_both_ways(cli: Cli, kept: str) -> None:
     (cli.cwd / "target").mkdir()
     assert cli("cp", f"{kept}:/app/d/1.txt", "target").code == 0
     assert (cli.cwd / "target/1.txt").read_text() == "one\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [(["/no/such"], 127), (["no-such"], 127), (["/app"], 126), (["/app/d/1.txt"], 126), (["/app/d/1.txt/x"], 127)],
+)
+def test_ex07_program_that_cannot_be_started_has_the_exit_codes_of_a_shell(cli: Cli, kept: str, argv: list[str], code: int) -> None:
+    assert cli("exec", kept, "--", *argv).code == code
+    told = cli("exec", "--json", kept, "--", *argv)
+    assert (told.code, told.json["error"]["code"]) == (code, "launch_failed")
+    assert cli("shell", "--shell", argv[0], kept).code == code
+
+
+def test_ex07_missing_folder_or_user_is_not_a_missing_program(cli: Cli, kept: str) -> None:
+    assert cli("exec", "--cwd", "/no/such", kept, "--", "true").code == 126
+    assert cli("exec", "--user", "nobody-knows", kept, "--", "true").code == 126
+
+
+def test_cp_of_a_folder_that_is_closed_in_part_brings_the_rest_and_names_what_is_not_there(cli: Cli, kept: str) -> None:
+    script = "mkdir -p /app/half/closed /app/half/open && echo 1 > /app/half/open/a && touch /app/half/closed/b && chmod 0 /app/half/closed"
+    assert cli("exec", kept, "--", "bash", "-c", script).code == 0
+    copied = cli("cp", "--json", f"{kept}:/app/half", "here")
+    assert copied.json == {"files": 1, "bytes": 2, "skipped": ["/app/half/closed (EACCES)"]}
+    assert [path.name for path in (cli.cwd / "here").rglob("*") if path.is_file()] == ["a"]
+
+
+def test_cp_streams_one_file_in_and_out(cli: Cli, kept: str) -> None:
+    data = bytes(range(256)) * 20_000
+    assert cli("cp", "-", f"{kept}:/app/new/raw.bin", stdin=data).out == f"1 file, {len(data)} bytes\n"
+    back = subprocess.run(
+        [AGENT_ENV, "cp", f"{kept}:/app/new/raw.bin", "-"], env=cli.environ(), cwd=cli.cwd, capture_output=True, check=True
+    )
+    assert (back.stdout, back.stderr) == (data, b"")
+    assert cli("cp", "-", f"{kept}:box:/app/empty", stdin=b"", env={}).code == 0
+    assert cli("cp", f"{kept}:/app/empty", "-").all == ""
+    assert cli("exec", kept, "--", "stat", "-c", "%a", "/app/empty").out == "644\n"
+    cli.write("-", "a file of that name")
+    assert cli("cp", "./-", f"{kept}:/app/dash").code == 0
+    assert cli("cp", f"{kept}:/app/dash", "-").out == "a file of that name"
+
+
+def test_cp_of_a_stream_says_what_it_cannot_do(cli: Cli, kept: str) -> None:
+    for argv in (["-", f"{kept}:/app/"], [f"{kept}:/app/d", "-"], ["-", "-"], ["-", "here"]):
+        answer = cli("cp", *argv)
+        assert answer.code == 2, argv
+        assert answer.out == ""
+    assert cli("cp", f"{kept}:/app/none", "-").code == 2
+    assert cli("cp", f"{kept}:/app/d/1.txt", "-", "--json").json["error"]["code"] == "usage"
+
+
+def test_cp_to_a_reader_who_left_is_quiet(cli: Cli, kept: str) -> None:
+    assert cli("exec", kept, "--", "bash", "-c", "head -c 5000000 /dev/zero > /app/zeros").code == 0
+    text = f"set -o pipefail; {AGENT_ENV} cp {kept}:/app/zeros - | head -c 10 | wc -c; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["10", "0"], "")
 
 
 def test_fi07_link_of_the_place_is_copied_as_content_and_a_local_link_is_replaced(cli: Cli, kept: str) -> None:
@@ -129,3 +186,40 @@ def test_everything_is_removed_afterwards(cli: Cli, kept: str) -> None:
     gone = cli("exec", kept, "--", "true")
     assert gone.code != 0
     assert "Traceback" not in gone.err
+
+
+SECRET = "canary-4f5e6d7c8b"
+TELLING = [
+    BOX,
+    {"id": "code", "type": "run_docker_container", "sandbox_name": "box", "image": "nothing", "env_vars": {"API_KEY": "secret:KEY"},
+     "fail_task_on_error": False},
+]  # fmt: skip
+
+
+@pytest.fixture
+def telling(cli: Cli) -> str:
+    """A kept run whose task refers to a secret, and whose place knows it."""
+    assert cli("secret", "set", "KEY", stdin=SECRET.encode()).code == 0
+    answer = cli("run", cli.write("telling.json", TELLING), "--keep", "--json", env={"DOCKER_HOST": "unix:///nowhere.sock"})
+    run_id = str(answer.json["runs"][0]["run_id"])
+    assert cli("exec", "--env", f"A={SECRET}", run_id, "--", "bash", "-c", 'echo "API_KEY=$A" > /app/env').code == 0
+    return run_id
+
+
+def test_exec_shows_no_secret_of_the_run_unless_it_is_asked_to(cli: Cli, telling: str) -> None:
+    shown = cli("exec", telling, "--", "bash", "-c", "cat /app/env; cat /app/env >&2; base64 /app/env")
+    assert (shown.code, SECRET in shown.all) == (0, False)
+    assert shown.out.startswith("API_KEY=***\n")
+    assert shown.err == "API_KEY=***\n"
+    told = cli("exec", "--json", telling, "--", "cat", "/app/env").json
+    assert told["stdout"] == "API_KEY=***\n"
+    assert cli("exec", "--raw", telling, "--", "cat", "/app/env").out == f"API_KEY={SECRET}\n"
+    assert cli("exec", "--raw", "--json", telling, "--", "cat", "/app/env").json["stdout"] == f"API_KEY={SECRET}\n"
+
+
+def test_exec_shows_no_secret_that_comes_in_pieces_and_keeps_all_other_bytes(cli: Cli, telling: str) -> None:
+    pieces = "; sleep 0.05; ".join(f"printf %s '{SECRET[i : i + 3]}'" for i in range(0, len(SECRET), 3))
+    assert cli("exec", telling, "--", "bash", "-c", f"printf 'a\\0b'; {pieces}; printf canary-4f5e").out == "a\0b***canary-4f5e"
+    everything = bytes(range(256)) * 40
+    assert cli("exec", "-i", telling, "--", "bash", "-c", "cat > /app/all", stdin=everything).code == 0
+    assert cli("exec", telling, "--", "sha256sum", "/app/all").out.split()[0] == hashlib.sha256(everything).hexdigest()

@@ -152,6 +152,7 @@ def test_f01_killed_run_is_resumed_by_the_same_command_and_finished_runs_are_not
     assert again.code == 0, again.err
     assert [run["run_id"] for run in again.json["runs"]] == [listed["a"]["run_id"]]
     assert cli("runs", "cancel", listed["slow"]["run_id"]).code == 0
+    assert cli("gc").code == 0  # the kill came between a run's last word and the end of its teardown, or after it
     assert sandboxes(cli) == []
 
 
@@ -162,6 +163,17 @@ def test_broken_pipe_after_the_run_is_quiet_and_the_run_is_complete(cli: Cli) ->
     assert done.stdout == "0\n"
     assert done.stderr == ""
     assert [run["status"] for run in cli("runs", "list", "--json").json["runs"]] == ["completed"] * 3
+
+
+def test_quiet_tells_why_a_run_failed(cli: Cli) -> None:
+    broken = [BOX, {"id": "load", "type": "load_artifact", "sandbox_name": "box", "urls": ["http://127.0.0.1:1/nothing"]}]
+    answer = cli("run", bundle(cli.cwd / "b", a=broken), "--quiet")
+    assert answer.code == 1
+    assert answer.out.startswith("1 failed")
+    assert len(answer.out.splitlines()) == 1
+    assert "step load:" in answer.err
+    assert "127.0.0.1" in answer.err
+    assert len(answer.err.splitlines()) <= 2
 
 
 def test_progress_goes_to_standard_error_and_quiet_has_none(cli: Cli) -> None:
@@ -327,6 +339,17 @@ def test_tp12_bundle_is_found_again_from_another_folder_with_a_home_that_can_not
     assert again.returncode == 0, again.stderr
     listed = read_only_home(cli, temporary, "runs", "list", "--json")
     assert [run["run_id"] for run in json.loads(listed.stdout)["runs"]] == [json.loads(again.stdout)["runs"][0]["run_id"]]
+
+
+def test_on_the_bare_host_the_work_folder_stands_for_app(cli: Cli) -> None:
+    check = {**shell("test $(cat note.txt) = mine && test ! -e /app/note.txt"), "id": "text"}
+    criterion = {"type": "probe_file_exists", "criterion": "n", "paths": ["note.txt"]}
+    exists = {"id": "there", "type": "verify_sandbox", "sandbox_name": "box", "criteria": [criterion]}
+    load = {"id": "load", "type": "load_artifact", "sandbox_name": "box", "artifact_id": "note", "destination_path": "/app"}
+    cli.write("b/artifacts/note/note.txt", "mine")
+    answer = cli("run", bundle(cli.cwd / "b", a=[BOX, load, check, exists]), "--unsafe-host", "--json")
+    assert answer.code == 0, answer.all
+    assert set(answer.json["runs"][0]["scores"].values()) == {1.0}
 
 
 def test_unsafe_host_is_loud(cli: Cli) -> None:

@@ -229,12 +229,12 @@ def test_gc_json_is_the_documented_object_and_dry_run_removes_nothing(cli: Cli) 
     process.kill()
     process.communicate(timeout=PATIENCE)
     assert len(sandboxes(cli)) == 1
-    dry = cli("gc", "--dry-run", "--json")
+    dry = cli("gc", "--all", "--dry-run", "--json")
     assert dry.code == 0, dry.err
-    assert set(dry.json) == {"dry_run", "sandboxes", "folders", "objects", "kept", "unreachable"}
+    assert set(dry.json) == {"dry_run", "sandboxes", "folders", "objects", "images", "kept", "unreachable"}
     assert len(dry.json["sandboxes"]["removed"]) == 1
     assert len(sandboxes(cli)) == 1
-    assert len(cli("gc", "--json").json["sandboxes"]["removed"]) == 1
+    assert len(cli("gc", "--all", "--json").json["sandboxes"]["removed"]) == 1
     assert sandboxes(cli) == []
     assert cli("gc").out == "nothing to remove\n"
 
@@ -256,3 +256,26 @@ def test_show_says_which_criterion_did_not_pass_and_why(cli: Cli) -> None:
     assert "it succeeds" in shown
     assert "exited 1" in shown
     assert "NOT PASSED" not in cli("runs", "show", one_run(cli, PASSING)).out
+
+
+def test_one_run_has_one_duration_whoever_shows_it(cli: Cli) -> None:
+    told = cli("run", cli.write("t.json", PASSING), "--json").json["runs"][0]
+    id = told["run_id"]
+    shown = [cli("runs", "show", id, "--json").json, cli("runs", "list", "--json").json["runs"][0]]
+    shown += [cli("resume", id, "--json").json["runs"][0]]
+    assert {each["duration_seconds"] for each in shown} == {told["duration_seconds"]}
+    assert cli("runs", "diff", id, id).out == "no differences\n"
+
+
+def test_every_step_says_what_it_did_in_the_progress_and_in_the_record(cli: Cli) -> None:
+    work = {"id": "work", "type": "run_code", "sandbox_name": "box", "script_artifact_id": "sum"}
+    folder = bundle(cli.cwd / "b", t=[BOX, work, shell("true")])
+    (folder / "artifacts/sum").mkdir()
+    (folder / "artifacts/sum/run.py").write_text("def run(given):\n    return {'total': 3}\n")
+    answer = cli("run", folder)
+    assert '[tasks/t.json] 2/3 work: sum returned {"total": 3' in answer.err
+    id = cli("runs", "list", "--json").json["runs"][0]["run_id"]
+    assert 'sum returned {"total": 3' in cli("runs", "show", id).out
+    steps = cli("runs", "show", id, "--json").json["steps"]
+    assert [step["type"] for step in steps] == ["deploy_sandbox", "run_code", "verify_sandbox"]
+    assert all(step["summary"] for step in steps)

@@ -67,7 +67,7 @@ def test_without_any_file_the_built_in_values_hold(place: Place) -> None:
         "NORMAL",
         None,
     )
-    assert config.default_agent_id == "@local/agentenv-framework/agents/claude-code"
+    assert config.default_agent_id == "@local/agent-env/agents/mini"
 
 
 def test_a_variable_beats_the_tree_which_beats_the_user(place: Place) -> None:
@@ -125,6 +125,16 @@ judge = "big"
 temperature = 0.5
 [model.headers]
 X-Team = "t"
+[model.budget]
+tokens = 1_000_000
+cost_usd = 5
+[model.prices]
+"claude-*" = { input = 3, output = 15, cached_input = 0.3 }
+[model.endpoints.direct]
+base_url = "https://d/v1"
+api_key = "env:DIRECT_KEY"
+dialects = ["anthropic-messages"]
+models = ["claude-*"]
 [conversations]
 default_human_a2a_url = "http://h"
 [agents]
@@ -157,6 +167,12 @@ synchronous = "FULL"
     assert config.warnings == ()
     assert config.model.api_key == "secret:MODEL_KEY"
     assert config.model.roles == {"judge": "big"}
+    assert (config.model.broker, config.model.budget["tokens"], config.model.endpoints["direct"]["base_url"]) == (
+        True,
+        1_000_000,
+        "https://d/v1",
+    )
+    assert config.explain("model.budget").value == {"tokens": 1_000_000, "cost_usd": 5}
     assert config.section("stores")["object"] == {"impl": "pkg.mod:Class", "config": {"bucket": "b"}}
     assert config.sandbox.providers == {"modal": {"config": {"region": "eu"}}}
     assert config.get("plugins.my-plugin") == {"anything": [1, 2]}
@@ -206,6 +222,15 @@ def test_all_problems_of_all_files_and_variables_are_found_at_once(place: Place)
         ("[model.params]\napi_key = 'x'", "can't set api_key"),
         ("[model.headers]\n'a b' = 'x'", "no valid header"),
         ('[model.headers]\nA = "x\\r\\nB: y"', "no valid header"),
+        ("[model.budget]\nmoney = 3", "unknown key 'money'; it takes requests, tokens, cost_usd, concurrency"),
+        ("[model.budget]\ntokens = 1.5", "tokens that is no whole number"),
+        ("[model.judge_budget]\nconcurrency = 0", "no whole number from 1"),
+        ("[model.prices]\nm = { input = 1 }", "price of 'm' that lacks output"),
+        ("[model.prices]\nm = { input = -1, output = 2 }", "no number from 0"),
+        ("[model.endpoints.x]\napi_key = 'k'", "lacks base_url"),
+        ("[model.endpoints.x]\nbase_url = 'h'", "base_url that is a URL"),
+        ("[model.endpoints.x]\nbase_url = 'https://h'\nkey = 'k'", "unknown key 'key'"),
+        ("[model.endpoints.x]\nbase_url = 'https://h'\ndialects = ['openai']", "unknown dialect 'openai'"),
         ("[stores]\nobject = 'remote'", "local"),
         ("[stores.object]\nimpl = 'no-colon'", "module:Class"),
         ("[stores.object]\nimpl = 'a:B'\nbucket = 'x'", "unknown key 'bucket'"),
@@ -213,6 +238,14 @@ def test_all_problems_of_all_files_and_variables_are_found_at_once(place: Place)
         ("[sandbox]\ndefault = 'env:NAME'", "can't be a reference"),
         ("[sandbox]\nunsafe_host = 'yes'", "true or false"),
         ("[explorer]\nport = 70000", "port"),
+        ('[database]\nurl = "sqlite:////tmp/a\\u0000b"', "control character"),
+        ('[model]\nbase_url = "https://h\\u0007"', "control character"),
+        ('[state]\nroot = "a\\u0000b"', "control character"),
+        ('[sandbox]\ndefault = "lo\\ncal"', "control character"),
+        ("a = " + "[" * 5000 + "]" * 5000, "deeper"),
+        (".".join(["a"] * 500) + " = 1", "deeper"),
+        ('a = "' + "x" * 9_000_000 + '"', "larger"),
+        ("a = 1\n\0b = 2", "not valid TOML"),
         ("[run]\n[run.stores]\n", "did you mean \\[stores\\]"),
     ],
 )
@@ -275,6 +308,7 @@ CANARY = "sk-canary-0123456789"
 def test_c13_nothing_that_shows_the_configuration_shows_a_secret(place: Place) -> None:
     place.user(
         f'[model]\nbase_url = "https://u:{CANARY}@m"\napi_key = "{CANARY}"\n[model.headers]\nX-A = "{CANARY}"\n'
+        f'[model.endpoints.e]\nbase_url = "https://u:{CANARY}@e"\napi_key = "{CANARY}"\nheaders = {{ X-B = "{CANARY}" }}\n'
         f'[stores.secret]\nimpl = "a:B"\nconfig = {{ password = "{CANARY}", nested = {{ token = "{CANARY}" }} }}\n'
         f'[database]\nurl = "env:DB?postgresql://u:{CANARY}@h/db"\n'
     )

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent_env.redaction import MASK, Redactor, is_secret_key, mask_config, mask_user_info, redacting_filter
@@ -101,6 +101,7 @@ def test_what_holds_no_secret_comes_back_as_it_is(value: Any, secret: str) -> No
     assert secret not in redactor.redact(holding)
 
 
+@example(["0\x850000000000000000\r0"], [], 1)
 @given(st.lists(SECRETS, min_size=1, max_size=4), st.lists(st.text(max_size=8), max_size=6), st.integers(1, 9))
 def test_a_stream_is_redacted_as_the_whole_would_be_wherever_it_is_cut(secrets: list[str], between: list[str], size: int) -> None:
     redactor = Redactor(secrets)

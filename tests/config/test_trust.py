@@ -38,6 +38,9 @@ def write(tree: Path, text: str) -> Path:
         (MODEL + 'api_key = "env:OPENAI_API_KEY"\n', {}, "model.api_key"),
         (MODEL + 'headers = { A = "secret:K" }\n', {}, "model.headers"),
         (MODEL + 'api_key = "own"\n', {"LITELLM_API_KEY": "mine"}, "model.base_url"),
+        ("[model]\nbroker = false\n", {}, "model.broker"),
+        ("[model.budget]\ntokens = 1000000000\n", {}, "model.budget"),
+        ('[model.endpoints.e]\nbase_url = "https://evil.example"\n', {}, "model.endpoints.e"),
         ('[task_steps]\nimpls = ["evil:Step"]\n', {}, "task_steps.impls"),
         ('[envs]\nimpls = ["evil:Env"]\n', {}, "envs.impls"),
         ('[artifacts]\nimpls = ["evil:A"]\n', {}, "artifacts.impls"),
@@ -85,6 +88,15 @@ def test_a_key_in_the_users_own_file_is_not_sent_to_the_trees_endpoint(tree: Pat
     with pytest.raises(UntrustedError, match=r"model\.base_url"):
         load_config(tree, environ(tree))
     assert load_config(tree, environ(tree, LITELLM_BASE_URL="https://mine")).model.base_url == "https://mine"
+
+
+@pytest.mark.parametrize("option", ['allow_private = ["10.0.0.0/8"]', 'network = "machine"'])
+def test_an_untrusted_tree_opens_no_network_of_this_machine_to_sandboxes(tree: Path, option: str) -> None:
+    write(tree, f"[sandbox.providers.local.config]\n{option}\n")
+    with pytest.raises(UntrustedError, match="opens this machine's network"):
+        load_config(tree, environ(tree))
+    write(tree, '[sandbox.providers.local.config]\nnetwork = "auto"\n')
+    assert load_config(tree, environ(tree)).sandbox.providers["local"]["config"] == {"network": "auto"}
 
 
 def test_commands_that_must_work_before_there_is_trust_get_the_rest(tree: Path) -> None:

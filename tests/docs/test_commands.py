@@ -6,9 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from tests.environments.conftest import python_base
+
+__all__ = ["python_base"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -18,6 +23,8 @@ ELSEWHERE = {
     "make demo": "tests/house/test_demo.py runs it on a clean clone",
 }
 
+
+BUILDING = re.compile(r"agent-env (bundle new .*--env|env check \.|image build)")
 
 Act = tuple[str, str]
 """A command to type (`$`, text), or a file to write (its path, its content)."""
@@ -34,11 +41,15 @@ def acts(page: Path) -> list[Act]:
     return found
 
 
+@pytest.mark.timeout(600)  # the first that needs an image has it built
 @pytest.mark.parametrize("page", [p for p in PAGES if acts(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_command_of_the_page_works(page: Path, tmp_path: Path) -> None:
+def test_every_command_of_the_page_works(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     tmp_path.chmod(0o755)
     home = tmp_path / "home"
     home.mkdir()
+    if any(BUILDING.match(text) for what, text in acts(page) if what == "$"):
+        request.getfixturevalue("python_base")
+        share_wheels(home)
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV_", "XDG_"))},
         "HOME": str(home),
@@ -51,8 +62,17 @@ def test_every_command_of_the_page_works(page: Path, tmp_path: Path) -> None:
         if text in ELSEWHERE:
             continue
         folder = ROOT if text.startswith("make ") else home
-        done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, timeout=100, check=False)
+        done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, timeout=580, check=False)
         assert done.returncode == 0, f"$ {text}\n{done.stdout.decode()}\n{done.stderr.decode()}"
+
+
+def share_wheels(home: Path) -> None:
+    """What other tests have fetched need not be fetched again."""
+    wheels = Path(tempfile.gettempdir()) / f"agent-env-test-wheels-{os.getuid()}"
+    wheels.mkdir(mode=0o700, exist_ok=True)
+    images = home / ".local/state/agent-env/images"
+    images.mkdir(parents=True)
+    (images / "wheelhouses").symlink_to(wheels)
 
 
 def test_what_is_run_elsewhere_really_is() -> None:

@@ -102,14 +102,17 @@ def test_no_source_says_that_work_is_left() -> None:
 
 
 def test_providers_never_import_each_other_and_their_names_stay_in_their_folders() -> None:
-    providers = {p.name for p in (ROOT / "src/agent_env/sandboxes").iterdir() if p.is_dir() and (p / "__init__.py").exists()}
+    folder = ROOT / "src/agent_env/sandboxes"
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    providers = {path.parent.name for path in folder.glob("*/provider.py")}
+    assert {"local", "rootfs"} <= providers
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path, tree in TREES.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("agent_env.sandboxes.")
         for provider in [node.module.split(".")[2]]
-        if provider in providers and "sandboxes" in path.parts and path.parent.name in providers - {provider}
+        if provider in providers and "sandboxes" in path.parts and path.parent.name in rooms - {provider}
     ]
     assert not wrong
 

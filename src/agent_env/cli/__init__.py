@@ -9,9 +9,12 @@ import atexit
 import gc
 import os
 import sys
+from contextlib import suppress
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
 ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
 """Starting up makes some hundred thousand objects that stay; the interpreter's own number would search them for garbage a hundred times."""
 
@@ -26,21 +29,34 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 done, 1 failed, 2 wrong usage or documents, 130 and 143 interrupted.
     """
     arguments = sys.argv[1:] if argv is None else argv
+    _fill_closed_streams()
     if arguments in (["--version"], ["-V"]):
         from agent_env import __version__
 
-        sys.stdout.write(f"agent-env {__version__}\n")
-        return 0
+        with suppress(OSError):  # the boundary says what is wrong with the output
+            sys.stdout.write(f"agent-env {__version__}\n")
+            sys.stdout.flush()
+            return 0
     ending: list[int] = []
     if argv is None:
         gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
         # Registered before anything else, so called after everything else.
         atexit.register(_leave, ending)
-    from agent_env.cli.boundary import run
+    try:
+        from agent_env.cli.boundary import run
 
-    code = run(arguments)
+        code = run(arguments)
+    except KeyboardInterrupt:  # while that was imported, or while an interruption was told: nothing is under way
+        code = INTERRUPTED
     ending.append(code)
     return code
+
+
+def _fill_closed_streams() -> None:
+    """Where a standard stream was closed before we started, nothing stands in: the next file that is opened must not become it."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _leave(ending: list[int]) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_env.bundles.verdict import Result, Verdict
 from agent_env.cli.boundary import InterruptionError
-from agent_env.cli.files import write_private
-from agent_env.cli.output import line, note, write_json
+from agent_env.cli.files import check_writable, write_private
+from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
-from agent_env.cli.results import Result, Verdict, show
+from agent_env.cli.results import show
 from agent_env.cli.session import opened_engine, run_async
+from agent_env.errors import ProblemsError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
@@ -27,6 +29,8 @@ class Job:
     """How its user calls the task."""
     plan: TaskPlan
     options: RunOptions
+    label: str = ""
+    """What tells it from the other runs of its task."""
     stem: str | None = None
     """Start of its context file's name; None takes the task's id."""
 
@@ -40,6 +44,15 @@ class Presentation:
     output: Path | None = None
     """A file (`….json`) for the results, or a folder for them and the runs' contexts."""
     fail_under: float | None = None
+
+    def __post_init__(self) -> None:
+        """Finds out before anything runs whether the output can be written.
+
+        Raises:
+            UsageError: It can't; names the file and the reason.
+        """
+        if self.output is not None:
+            check_writable(self.results_file)
 
     @property
     def results_file(self) -> Path:
@@ -89,17 +102,26 @@ def conclude(
         write_json(verdict.to_json())
     else:
         show(verdict, quiet=how.quiet, said=said)
-    if how.output is not None:
-        write_private(how.results_file, json.dumps(verdict.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
-        if not how.quiet and not how.as_json:
-            line(f"written: {how.output}")
+    written = how.output is None or _write(verdict, how)
     for run in watcher.runs.values():
         for name, why in (*run.left.get("failed", {}).items(), *((name, "the teardown was stopped") for name in run.left.get("left", ()))):
             note(f"left: sandbox {name} of run {run.run_id}: {why}; agent-env runs teardown {run.run_id}")
     if interruption is not None:
         interruption.shown = True
         raise interruption
-    return 0 if verdict.ok else 1
+    return 0 if verdict.ok and written else 1
+
+
+def _write(verdict: Verdict, how: Presentation) -> bool:
+    """Whether the results could be written. They are shown already, so what hindered is told beside them."""
+    try:
+        write_private(how.results_file, json.dumps(verdict.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
+    except UsageError as error:
+        error_line(f"error: {error.message}")
+        return False
+    if not how.quiet and not how.as_json:
+        line(f"written: {how.output}")
+    return True
 
 
 def with_unfinished(results: Sequence[Result], watcher: Watcher) -> list[Result]:
@@ -148,15 +170,19 @@ async def _run_all(
 
     async with opened_engine() as engine:
         jobs = prepare(engine)
+        for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
+            of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
+            if (found := await engine.preflight(of_them, overrides)).problems:
+                raise ProblemsError(found.problems)
         slots = asyncio.Semaphore(concurrency)
         finished: dict[int, Result] = {}
 
         async def one(number: int, job: Job) -> None:
             async with slots:
                 run_id = await engine.submit(job.plan, job.options)
-                watcher.begin(run_id, job.name)
+                watcher.begin(run_id, job.label or job.name)
                 outcome = await engine.execute(run_id, observer=watcher)
-                finished[number] = Result.of(job.name, outcome)
+                finished[number] = Result.of(job.name, outcome, job.label)
                 if how.contexts is not None:
                     await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)
 

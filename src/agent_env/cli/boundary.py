@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
+from agent_env.cli import INTERRUPTED
 from agent_env.cli.frame import root
-from agent_env.cli.output import close_quietly, error_line, write_json
+from agent_env.cli.output import OUTPUT_FULL, close_quietly, error_line, output_refused, write_json
 from agent_env.cli.state import State
-from agent_env.errors import AgentEnvError, ProblemsError
+from agent_env.errors import AgentEnvError, Problem, ProblemsError
 
 PROGRAM = "agent-env"
 COMPLETE_VARIABLE = "_AGENT_ENV_COMPLETE"
-INTERRUPTED = 130
 
 
 class InterruptionError(Exception):
@@ -32,8 +33,9 @@ class InterruptionError(Exception):
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. Nothing escapes but `SystemExit`."""
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal's encoding can't show is escaped, never an error.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
+        # What a terminal's encoding can't show is escaped, never an error. An output that is full is told when it is written to.
+        with suppress(OSError):
+            getattr(stream, "reconfigure", lambda **_: None)(errors="backslashreplace")
     instruction = os.environ.get(COMPLETE_VARIABLE)
     if instruction:
         from click.shell_completion import shell_complete
@@ -75,12 +77,13 @@ def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:
         error_line(error.format_message())
         return error.exit_code
     code, facts = _describe(error)
+    facts = _redacted(facts, state)
     if isinstance(error, InterruptionError) and error.shown:
         error_line("error: interrupted")
         return code
     if state.json or (isinstance(error, click.UsageError) and _takes_json(error, argv)):
         write_json({"error": facts})
-    _show(facts, state)
+    _show(facts)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         error_line(f"usage: {error.ctx.get_usage().removeprefix('Usage: ')}")
     return code
@@ -95,7 +98,6 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
         case ProblemsError():
             facts = _facts(error.code, error.message, error.hint)
             facts["problems"] = [{"file": p.file, "path": p.path, "message": p.message, "hint": p.hint} for p in error.problems]
-            facts["lines"] = [str(problem) for problem in error.problems]
             return error.exit_code, facts
         case AgentEnvError():
             named = error.concerns and error.concerns not in error.message
@@ -104,6 +106,9 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
             return 2, _facts("usage", error.format_message(), _usage_hint(error))
         case click.ClickException():
             return error.exit_code, _facts("failed", error.format_message(), None)
+        case OSError() if error.filename is None and error.errno in OUTPUT_FULL:  # click writes help by itself
+            refused = output_refused(error)
+            return 1, _facts(refused.code, refused.message, refused.hint)
         case OSError() if error.filename is not None:
             return 1, _facts("os", f"{error.filename}: {error.strerror or error}", "run again with --debug for the traceback")
         case _:
@@ -115,13 +120,25 @@ def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:
     return {"code": code, "message": message, "hint": hint}
 
 
-def _show(facts: dict[str, Any], state: State) -> None:
-    lines = facts.pop("lines", ())
-    error_line(state.redact(f"error: {facts['message']}"))
-    for line in lines:
-        error_line(state.redact(f"  {line}"))
+def _redacted(value: Any, state: State) -> Any:
+    """The facts without secrets: programs read them as people do."""
+    match value:
+        case str():
+            return state.redact(value)
+        case dict():
+            return {key: _redacted(member, state) for key, member in value.items()}
+        case list():
+            return [_redacted(member, state) for member in value]
+        case _:
+            return value
+
+
+def _show(facts: dict[str, Any]) -> None:
+    error_line(f"error: {facts['message']}")
+    for problem in facts.get("problems", ()):
+        error_line(f"  {Problem(**problem)}")
     if facts["hint"]:
-        error_line(state.redact(f"hint: {facts['hint']}"))
+        error_line(f"hint: {facts['hint']}")
 
 
 def _show_traceback(error: BaseException, state: State) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_env.bundles.verdict import Result
 from agent_env.cli.batch import Presentation, conclude, context_file, interrupted_by
-from agent_env.cli.output import line, note, write_json
+from agent_env.cli.models import of_models
+from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.progress import Watcher, watching
-from agent_env.cli.results import Result
 from agent_env.cli.session import configuration, opened_engine, opened_stores, stores_of
-from agent_env.cli.tasks import seeds_of
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,8 +33,7 @@ class Observer:
 
     def on_written(self, written: Written) -> None:
         """Says which entries have a new version; what is unchanged is not worth a line."""
-        for warning in written.plan.warnings:
-            note(f"warning: {warning}")
+        warn(written.plan.warnings)
         if self._speaks:
             for entry in written.entries:
                 if entry.changed:
@@ -56,7 +55,7 @@ class Observer:
 
     def on_outcome(self, run: TaskRun) -> None:
         """Keeps the result, and writes the run's context where that was asked for."""
-        self.results.append(Result.of(run.task, run.outcome))
+        self.results.append(run.result)
         if run.outcome.teardown is None and run.outcome.status != "cancelled" and not run.reused:
             self.kept.append(run.outcome.run_id)
         if self._how.contexts is not None:
@@ -81,7 +80,7 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
         async def work() -> None:
             async with opened_engine(config) as engine:
                 done = await run_bundle(request, engine, config=config, observer=observer)
-                ordered.extend(Result.of(run.task, run.outcome) for run in done.runs)
+                ordered.extend(run.result for run in done.runs)
                 said.extend(summary_lines(done))
 
         interruption = interrupted_by(work)
@@ -97,14 +96,16 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     """Shows everything that a run would find out before it starts anything."""
     from agent_env.bundles.report import dry_run_lines, dry_run_report
     from agent_env.bundles.run import dry_run as predict
+    from agent_env.cli.preflight import refuse_unable
 
     with opened_stores() as memory:
         done = predict(_request(found, given, overrides), stores_of(memory))
+    remarks = refuse_unable({task.name: task.plan for task in done.plan.tasks}, overrides)
     if given["as_json"]:
-        write_json(dry_run_report(done))
+        report = dry_run_report(done)
+        write_json({**report, "warnings": [*report["warnings"], *map(str, remarks)]})
         return 0
-    for warning in done.plan.warnings:
-        note(f"warning: {warning}")
+    warn([*done.plan.warnings, *remarks])
     for text in dry_run_lines(done):
         line(text)
     return 0
@@ -120,7 +121,7 @@ def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any
         tasks=given["tasks"],
         evals=given["evals"],
         attempts=given["attempts"],
-        seeds=seeds_of(given["seeds"]) if given["seeds"] else (),
+        seeds_file=given["seeds"],
         seed=given["seed"],
         concurrency=given["concurrency"],
         keep=given["keep"],
@@ -128,6 +129,7 @@ def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any
         resume=given["resume"],
         redeploy=given["redeploy"],
         model=given["model"],
+        models=of_models(given),
         overrides=overrides,
         strict=given["strict"],
     )

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 import shutil
 import tempfile
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from agent_env.cli.output import reader_left, write_bytes
+from agent_env.cli.terminal import standard_input
 from agent_env.errors import NotFoundError, TransferError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.places import Entry, Place, Upload
 
 BATCH_FILES = 256
+STREAM_BYTES = 1 << 20
+NEW_FILE_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +45,14 @@ class Copied:
     """Devices, sockets, links that lead nowhere: not copied."""
 
 
-def side(text: str) -> Remote | Path:
-    """`RUN:/path` or `RUN:SANDBOX:/path` is in a place; everything else, and whatever starts with `.` or `/`, is on this machine."""
+class Standard:
+    """This process's standard input or output, written `-`."""
+
+
+def side(text: str) -> Remote | Path | Standard:
+    """`RUN:/path` or `RUN:SANDBOX:/path` is in a place, `-` a stream; all else, and whatever starts with `.` or `/`, is on this machine."""
+    if text == "-":
+        return Standard()
     target, colon, path = text.rpartition(":/")
     if not colon or not target or text.startswith((".", "/", "~")) or "/" in target:
         return Path(text).expanduser()
@@ -48,24 +61,22 @@ def side(text: str) -> Remote | Path:
 
 async def copy_out(place: Place, remote: Remote, destination: Path) -> Copied:
     """Copies a file, or a folder with all its files, out of a place."""
-    from agent_env.places import FileKind, Missing
+    from agent_env.places import FileKind
 
-    top = (await place.stat([remote.path]))[remote.path]
-    if isinstance(top, Missing):
-        raise NotFoundError(
-            f"{remote.target}:{remote.path} can't be read ({top.reason})",
-            hint=f"agent-env exec {remote.target} -- ls -la {shlex.quote(str(remote.path.parent))}",
-        )
+    top = await _there(place, remote)
     inside = _inside(destination, remote.path.name)
     if top.kind is not FileKind.DIRECTORY:
         return await _fetch(place, {remote.path: inside}, {remote.path: top})
     wanted: dict[PurePosixPath, Path] = {}
     entries: dict[PurePosixPath, Entry] = {}
     skipped: list[str] = []
-    async for entry in place.walk(remote.path):
+    async for entry in place.walk(remote.path, unreadable=lambda missing: skipped.append(f"{missing.path} ({missing.reason})")):
         local = inside / _relative(entry.path, remote.path)
         if entry.kind is FileKind.DIRECTORY:
-            local.mkdir(parents=True, exist_ok=True)
+            try:
+                local.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # a name or a path that this machine can't have, or a file in its place
+                skipped.append(f"{entry.path} ({error.strerror})")
         elif entry.kind is FileKind.OTHER:
             skipped.append(str(entry.path))
         else:
@@ -73,6 +84,52 @@ async def copy_out(place: Place, remote: Remote, destination: Path) -> Copied:
     inside.mkdir(parents=True, exist_ok=True)
     copied = await _fetch(place, wanted, entries)
     return Copied(copied.files, copied.bytes, (*skipped, *copied.skipped))
+
+
+async def write_out(place: Place, remote: Remote) -> None:
+    """Writes a file's bytes on standard output."""
+    from agent_env.places import FileKind
+
+    if (await _there(place, remote)).kind is FileKind.DIRECTORY:
+        raise UsageError(
+            f"{remote.target}:{remote.path} is a folder; only a file can go to standard output", hint="name a folder instead of -"
+        )
+    with tempfile.TemporaryDirectory(prefix="agent-env-cp-") as staging:
+        found = (await place.get([remote.path], Path(staging)))[remote.path]
+        if not isinstance(found, Path):
+            raise NotFoundError(f"{remote.target}:{remote.path} can't be read ({found.reason})")
+        with found.open("rb") as file:
+            while (data := file.read(STREAM_BYTES)) and not reader_left():
+                write_bytes(data)
+
+
+async def read_in(place: Place, remote: Remote) -> Copied:
+    """Writes standard input into a file of a place, once all of it was read."""
+    from agent_env.places import Upload
+
+    if remote.is_folder:
+        raise UsageError(
+            "standard input has no name: say the file that it becomes", hint=f"agent-env cp - {remote.target}:{remote.path}/NAME"
+        )
+    with tempfile.NamedTemporaryFile(prefix="agent-env-cp-") as staged:
+        async with aclosing(standard_input()) as typed:
+            async for data in typed:
+                staged.write(data)
+        staged.flush()
+        await place.put([Upload(remote.path, Path(staged.name), mode=NEW_FILE_MODE)])
+        return Copied(1, staged.tell())
+
+
+async def _there(place: Place, remote: Remote) -> Entry:
+    from agent_env.places import Missing
+
+    top = (await place.stat([remote.path]))[remote.path]
+    if isinstance(top, Missing):
+        raise NotFoundError(
+            f"{remote.target}:{remote.path} can't be read ({top.reason})",
+            hint=f"agent-env exec {remote.target} -- ls -la {shlex.quote(str(remote.path.parent))}",
+        )
+    return top
 
 
 async def copy_in(place: Place, source: Path, remote: Remote) -> Copied:
@@ -102,18 +159,23 @@ async def _fetch(place: Place, wanted: dict[PurePosixPath, Path], entries: dict[
                     continue
                 size += here.stat().st_size
                 here.chmod(entries[path].mode & 0o777 or 0o644)
-                _move(here, wanted[path])
+                if why := _move(here, wanted[path]):
+                    skipped.append(f"{path} ({why})")
     return Copied(len(paths) - len(skipped), size, tuple(skipped))
 
 
-def _move(here: Path, to: Path) -> None:
+def _move(here: Path, to: Path) -> str | None:
+    """Puts a file where it belongs. Returns why it can't stand there on this machine, if so."""
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         if to.is_symlink():
             to.unlink()  # a link is replaced, never written through
         shutil.move(here, to)
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return error.strerror
         raise TransferError(f"{to} can't be written: {error.strerror}") from error
+    return None
 
 
 def _relative(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
@@ -127,7 +189,7 @@ def _relative(path: PurePosixPath, root: PurePosixPath) -> PurePosixPath:
 
 
 def _inside(destination: Path, name: str) -> Path:
-    return destination / name if destination.is_dir() and name else destination
+    return destination / name if destination.is_dir() and name not in {"", ".."} else destination
 
 
 def _uploads(source: Path, base: PurePosixPath, *, into_folder: bool) -> list[Upload]:
@@ -136,7 +198,7 @@ def _uploads(source: Path, base: PurePosixPath, *, into_folder: bool) -> list[Up
     if not source.exists():
         raise NotFoundError(f"{source} does not exist")
     if into_folder:
-        base /= source.resolve().name
+        base /= Path(os.path.realpath(source)).name
     if source.is_file():
         return [Upload(base, source)]
     if not source.is_dir():

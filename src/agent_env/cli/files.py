@@ -37,7 +37,7 @@ def write_private(path: Path, data: bytes) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -46,3 +46,19 @@ def write_private(path: Path, data: bytes) -> None:
         with suppress(OSError):
             beside.unlink()
         raise UsageError(f"{path} can't be written: {error.strerror}", hint="choose another --output") from error
+
+
+def check_writable(path: Path) -> None:
+    """Makes the folder of a file that is to be written, and looks whether the file can be.
+
+    Raises:
+        UsageError: It can't; names the file and the reason.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}", hint="choose another --output") from error
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder, not a file", hint="choose another --output")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{path} can't be written: {path.parent} may not be changed by this user", hint="choose another --output")

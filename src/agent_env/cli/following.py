@@ -21,6 +21,12 @@ def stored_events(journal: Journal, run_id: str, after: int) -> Iterator[EventRo
         after = page[-1].seq
 
 
+def summaries(journal: Journal, run_id: str) -> dict[str, str]:
+    """What each finished attempt said of itself, by its id."""
+    done = (event.payload for event in stored_events(journal, run_id, 0) if event.kind == "step_done")
+    return {payload["attempt_id"]: payload["summary"] for payload in done if payload.get("summary")}
+
+
 async def follow_events(config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None]) -> None:
     """Shows what happens from now on, until the run is over or the reader of our output has left."""
     from agent_env.engine.control import run_folder, stream

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agent_env.cli.state import state_of
-from agent_env.cli.table import COMMANDS, SECTIONS
+from agent_env.cli.table import ALIASES, COMMANDS, SECTIONS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": None}
+CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None}
+NARROWEST = 20
+"""Columns below which no help can be laid out."""
+
+
+class Formatter(click.HelpFormatter):
+    """Help as wide as the terminal, narrow ones too; 80 columns where there is none."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
+        del max_width
+        super().__init__(indent_increment, width or max(get_terminal_size().columns - 2, NARROWEST))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Writes terms and what they mean; terms take at most half of the width."""
+        super().write_dl(list(rows), min(col_max, self.width // 2 - col_spacing), col_spacing)
+
+
+class Context(click.Context):
+    """Makes help with our formatter."""
+
+    formatter_class = Formatter
 
 
 class Command(click.Command):
     """A command that also takes `--debug` after its name, where people append it."""
+
+    context_class = Context
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -28,6 +53,13 @@ class Group(click.Group):
     """A group of our commands; an unknown name gets its near spellings."""
 
     command_class = Command
+    context_class = Context
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes each command with its first sentence, whole."""
+        found = [(name, command) for name in self.list_commands(ctx) if (command := self.get_command(ctx, name)) and not command.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(limit=sys.maxsize)) for name, command in found])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         """Finds the command of the first argument."""
@@ -55,7 +87,7 @@ class Root(Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Loads one command."""
         del ctx
-        entry = COMMANDS.get(cmd_name)
+        entry = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
         if entry is not None:
             module, _, attribute = entry.target.partition(":")
             command: click.Command = getattr(import_module(module), attribute)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -11,9 +12,12 @@ from typing import IO, Any, TypeVar
 import click
 
 from agent_env.cli.state import state_of
+from agent_env.errors import AgentEnvError, StorageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+OUTPUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""What a write to a full disk, or to `/dev/full`, answers."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -40,6 +44,12 @@ def note(text: str) -> None:
     _write(sys.stderr, clean(text) + "\n")
 
 
+def warn(warnings: Iterable[object]) -> None:
+    """Warnings on standard error, each on a line."""
+    for warning in warnings:
+        note(f"warning: {warning}")
+
+
 def error_line(text: str) -> None:
     """One or more lines on standard error, with the words `error` and `hint` coloured on a terminal."""
     shown = clean(text)
@@ -58,12 +68,14 @@ def write_json(value: Any) -> None:
 def write_bytes(data: bytes, *, to_stderr: bool = False) -> None:
     """Passes a program's own bytes on, untouched."""
     stream = sys.stderr if to_stderr else sys.stdout
-    stream.flush()
     try:
+        stream.flush()
         stream.buffer.write(data)
         stream.buffer.flush()
     except BrokenPipeError:
         _silence(stream)
+    except OSError as error:
+        _refused(stream, error)
 
 
 def reader_left() -> bool:
@@ -98,11 +110,11 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, right: I
 
 
 def close_quietly() -> None:
-    """Flushes at the end; a reader who left is no error."""
+    """Flushes at the end; a reader who left is no error, and what could not be written was told."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):
             _silence(stream)
 
 
@@ -120,6 +132,27 @@ def _write(stream: IO[str], text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _silence(stream)
+    except OSError as error:
+        _refused(stream, error)
+
+
+def _refused(stream: IO[str], error: OSError) -> None:
+    """The stream takes no more: what it still holds is given up, or the interpreter would try again at its end.
+
+    Raises:
+        StorageError: It is the output. Nobody can be told that errors can't be written.
+    """
+    _silence(stream)
+    if stream is sys.stdout:
+        _Gone.stdout = False  # nobody left: something is wrong
+        raise output_refused(error) from error
+
+
+def output_refused(error: OSError) -> AgentEnvError:
+    """What is said of an output that takes no more."""
+    full = error.errno in OUTPUT_FULL
+    why = "there is no space left on it" if full else os.strerror(error.errno or errno.EIO)
+    return StorageError(f"the output can't be written: {why}", hint="send it elsewhere, or free some" if full else None)
 
 
 def _silence(stream: IO[str]) -> None:

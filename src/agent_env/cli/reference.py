@@ -5,17 +5,13 @@ Without FOLDER, the command line's page is printed.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
+import re
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import Enum
-from itertools import pairwise
-from pathlib import Path, PurePosixPath
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,7 +20,7 @@ from agent_env.cli.frame import root
 from agent_env.cli.table import SECTIONS
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
+    from agent_env.steps.reference import FieldReference
 
 PREFACE = """\
 # Command line
@@ -32,7 +28,8 @@ PREFACE = """\
 Generated from the code by `python -m agent_env.cli.reference`. Results go to standard output, progress and errors to standard error.
 
 Exit codes: 0 done; 1 a run, check or command failed; 2 the command line, a document or a configuration is wrong and nothing was started;
-130 and 143 interrupted by Ctrl-C and SIGTERM. `exec` and `shell` exit with the exit code of what they ran.
+130 and 143 interrupted by Ctrl-C and SIGTERM. `exec` and `shell` exit with the exit code of what they ran: 127 when there is no such
+program, 126 when it can't be started, 124 when `--timeout` ended it, 128 and its number when a signal did.
 
 With `--json` there is one object on standard output and nothing else. An error is `{"error": {"code", "message", "hint"}}` there, with
 `problems` (each with `file`, `path`, `message`, `hint`) when documents are wrong.
@@ -49,8 +46,17 @@ SHAPES = {
     "runs list": '{"runs": [RUN]}, newest first',
     "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used",
     "runs teardown": '{"removed", "absent", "failed", "left"}',
-    "gc": '{"dry_run", "sandboxes": {"removed", "absent", "failed", "left"}, "folders", "objects": {"count", "bytes"}, "kept", '
-    '"unreachable"}',
+    "gc": '{"dry_run", "sandboxes": {"removed", "absent", "failed", "left"}, "folders", "objects": {"count", "bytes"}, '
+    '"images": {"built", "layers", "unpacked", "bytes"}, "kept", "unreachable"}',
+    "image list": '{"engine", "images": [{"id", "names", "sources", "platform", "size_bytes", "unique_bytes", "last_used", "containers", '
+    '"children", "foreign_names"}], "unpacked": [{"id", "location", "digest", "bytes", "last_used", "pins"}]}; '
+    "`engine` says why it could not be asked",
+    "image gc": '{"dry_run", "engine", "images": {"removed": [{"id", "names", "bytes"}], "layers": [id], "kept": {id: why}}, '
+    '"unpacked": {"removed": [{"id", "location"}], "bytes", "leavings", "kept", "busy"}, "wheelhouses": [key]}',
+    "image build, image pull": '{"id", "name", "pinned", "sources", "platform", "size_bytes"}',
+    "image pull --unpack": '{"id", "location", "digest", "root", "layers", "entrypoint", "cmd", "env", "user", "workdir", "ports", '
+    '"volumes", "platform", "owners", "skipped"}',
+    "image push": '{"name", "pinned"}',
     "RUN": "run_id, task, task_version, status, interrupted, outcome, kind, scores, created_at, started_at, finished_at, duration_seconds, "
     "error, instance_id, group_id, attempt",
 }
@@ -65,22 +71,20 @@ def reference() -> str:
 def steps_page() -> str:
     """The page of the step types."""
     from agent_env.steps.contract import Step
+    from agent_env.steps.reference import fields_of, parts_of, said, step_reference
     from agent_env.steps.registry import BUILT, step_class
 
-    envelope = dict(_fields(Step))
-    parts = ["# Steps\n", "Generated from the code by `python -m agent_env.cli.reference`.\n", "Every step has these fields:\n"]
-    parts += ["| field | type | default | |\n|---|---|---|---|", *envelope.values(), ""]
-    for type in BUILT:
-        cls = step_class(type)
-        parts += [f"## `{type}`\n", f"{_text(cls.__doc__)}\n", f"When it was cut half-way, a resume does: **{cls.on_resume}**.\n"]
-        own = [row for name, row in _fields(cls) if name not in envelope or row != envelope[name]]
-        if own:
-            parts += ["| field | type | default | |\n|---|---|---|---|", *own, ""]
-    parts += ["## Parts of steps\n", "What the types above name: objects, each with these fields.\n"]
-    for part in _parts([Step, *map(step_class, BUILT)]):
-        rows = [row for _, row in _fields(part)]
-        parts += [f"### {part.__name__}\n", f"{_text(part.__doc__)}\n", "| field | type | default | |\n|---|---|---|---|", *rows, ""]
-    return "\n".join(parts).rstrip() + "\n"
+    models = list(parts_of([Step, *map(step_class, BUILT)]))
+    parts = {part.__name__ for part in models}
+    page = ["# Steps\n", "Generated from the code by `python -m agent_env.cli.reference`.\n", "Every step has these fields:\n"]
+    page += _fields(fields_of(Step), parts)
+    for step in step_reference():
+        page += [f"## `{step.type}`\n", f"{step.doc}\n", f"When it was cut half-way, a resume does: **{step.on_resume}**.\n"]
+        page += _fields(step.fields, parts)
+    page += ["## Parts of steps\n", "What the types above name: objects, each with these fields.\n"]
+    for part in models:
+        page += [f"### {part.__name__}\n", f"{said(part)}\n", *_fields(fields_of(part), parts)]
+    return "\n".join(page).rstrip() + "\n"
 
 
 def outcomes_page() -> str:
@@ -139,69 +143,17 @@ def _text(text: str | None) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _parts(classes: Iterable[type[BaseModel]]) -> Iterator[type[BaseModel]]:
-    """The models that the fields of `classes` are made of, each once, and theirs."""
-    from pydantic import BaseModel
-
-    waiting = [field.annotation for cls in classes for field in cls.model_fields.values()]
-    seen: set[object] = set()
-    while waiting:
-        kind = waiting.pop(0)
-        waiting += get_args(kind)
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in seen:
-            seen.add(kind)
-            yield kind
-            waiting += [field.annotation for field in kind.model_fields.values()]
-
-
-def _fields(cls: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    said = {name: text for base in reversed(cls.__mro__) if base.__module__.startswith("agent_env") for name, text in _docstrings(base)}
-    for name, field in cls.model_fields.items():
-        default = "needed" if field.is_required() else "" if field.default_factory else f"`{_shown(field.default)}`"
-        cells = (f"`{field.alias or name}`", _kind(field.annotation), default, said.get(name, ""))
-        yield name, f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-PLAIN = {str: "text", PurePosixPath: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null", Any: "anything"}
-
-
-def _kind(annotation: Any) -> str:
-    """A type as the author of a task writes it: in words of JSON."""
-    if annotation in PLAIN:
-        return PLAIN[annotation]
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        return _kind(arguments[0])
-    if origin is Literal:
-        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
-    if origin in (Union, UnionType):
-        return " or ".join(_kind(one) for one in arguments if one is not NoneType)
-    if origin in (tuple, list, Sequence):
-        return "list" if arguments[0] is Any else f"list of {_kind(arguments[0])}"
-    if origin in (dict, Mapping):
-        return "object" if arguments[1] is Any else f"object of {_kind(arguments[1])}"
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return " or ".join(f"`{json.dumps(member.value)}`" for member in annotation)
-    if isinstance(annotation, type):
-        return f"[{annotation.__name__}](#{annotation.__name__.lower()})"
-    raise TypeError(f"the reference has no words for {annotation!r}")
-
-
-def _shown(value: object) -> str:
-    """A default as JSON writes it."""
-    if isinstance(value, PurePosixPath):
-        return json.dumps(str(value))
-    return json.dumps(value.value if isinstance(value, Enum) else value)
-
-
-def _docstrings(cls: type) -> Iterator[tuple[str, str]]:
-    """The texts that stand below fields."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
-    statements = body.body if isinstance(body, ast.ClassDef) else []
-    for one, other in pairwise(statements):
-        match one, other:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
-                yield name, _text(text)
+def _fields(fields: Sequence[FieldReference], parts: Collection[str]) -> list[str]:
+    """A table of fields; what they are made of is linked."""
+    if not fields:
+        return []
+    linked = re.compile(rf"\b({'|'.join(parts)})\b")
+    rows = []
+    for field in fields:
+        default = "needed" if field.required else f"`{json.dumps(field.default)}`"
+        cells = (f"`{field.name}`", linked.sub(lambda found: f"[{found[1]}](#{found[1].lower()})", field.type), default, field.description)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return ["| field | type | default | |\n|---|---|---|---|", *rows, ""]
 
 
 if __name__ == "__main__":

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from agent_env.bundles.verdict import ERROR_KEYS
 
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
-
-ERROR_KEYS = ("code", "message", "step_id")
 
 
 def interrupted(journal: Journal, run: RunRow) -> bool:
@@ -28,7 +27,7 @@ def criteria_not_passed(context: Mapping[str, Any]) -> list[tuple[str, str, Any,
     return [
         (
             verifier,
-            row.get("criterion") or f"{row.get('type')} ({index})",
+            row.get("criterion") or row.get("title") or f"{row.get('type') or row.get('id')} ({index})",
             row.get("weight", 1),
             f"{'skipped: ' if row.get('skipped') else ''}{row.get('justification') or ''}",
         )
@@ -38,11 +37,8 @@ def criteria_not_passed(context: Mapping[str, Any]) -> list[tuple[str, str, Any,
     ]
 
 
-def duration(started: str | None, finished: str | None) -> float | None:
-    """Seconds between two stored moments."""
-    if started is None or finished is None:
-        return None
-    return (datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds()
+def _seconds(run: RunRow) -> float | None:
+    return None if run.duration_seconds is None else round(run.duration_seconds, 6)
 
 
 def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
@@ -59,7 +55,7 @@ def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,
-        "duration_seconds": duration(run.started_at, run.finished_at),
+        "duration_seconds": _seconds(run),
         "error": {name: run.error.get(name) for name in ERROR_KEYS} if run.error else None,
         "instance_id": run.instance_id,
         "group_id": run.group_id,
@@ -67,9 +63,14 @@ def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
     }
 
 
-def details_json(stored: StoredRun, *, stopped: bool) -> dict[str, Any]:
+def step_types(stored: StoredRun) -> dict[str, str]:
+    """The type of each step of a run's task, by its id."""
+    return {step["id"]: step["type"] for step in (stored.task or {}).get("steps", ())}
+
+
+def details_json(stored: StoredRun, *, stopped: bool, said: Mapping[str, str] | None = None) -> dict[str, Any]:
     """`runs show --json`: the run, what each step did, what it made, and the exact versions of what it used."""
-    run = stored.run
+    run, types, said = stored.run, step_types(stored), said or {}
     return {
         **run_json(run, stopped=stopped),
         "task_digest": run.task_digest,
@@ -78,7 +79,10 @@ def details_json(stored: StoredRun, *, stopped: bool) -> dict[str, Any]:
         "options": dict(run.options),
         "notes": dict(run.notes),
         "owner": run.owner.to_json() if run.owner else None,
-        "steps": [attempt_json(attempt) for attempt in stored.attempts],
+        "steps": [
+            {**attempt_json(attempt), "type": types.get(attempt.step_id), "summary": said.get(attempt.attempt_id)}
+            for attempt in stored.attempts
+        ],
         "resources": [resource_json(resource) for resource in stored.resources],
         "used": [{"collection": u.collection, "id": u.id, "version": u.version, "digest": u.digest} for u in stored.used],
     }
@@ -152,7 +156,7 @@ def _flat(stored: StoredRun) -> dict[str, Any]:
         "outcome": run.word,
         "kind": run.kind,
         "error": (run.error or {}).get("code"),
-        "duration_seconds": duration(run.started_at, run.finished_at),
+        "duration_seconds": _seconds(run),
     }
     flat |= _prefixed("scores", run.scores) | _prefixed("seed", run.seed) | _prefixed("options", run.options)
     for attempt in stored.attempts:

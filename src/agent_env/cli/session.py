@@ -32,8 +32,12 @@ def configuration() -> Config:
     from agent_env.config import load_config
 
     config = load_config(Path.cwd(), os.environ)
-    for said in (*config.warnings, *config.notes):
-        note(f"warning: {said}")
+    context = click.get_current_context(silent=True)
+    warned = state_of(context).warned if context is not None else set[str]()
+    for said in map(str, (*config.warnings, *config.notes)):
+        if said not in warned:
+            warned.add(said)
+            note(f"warning: {said}")
     if config.given("task_steps.impls"):
         from agent_env.steps.registry import configure
 
@@ -87,9 +91,14 @@ def context_of(stored: StoredRun) -> dict[str, Any]:
 @asynccontextmanager
 async def opened_place(target: str) -> AsyncIterator[Place]:
     """The place of `RUN` or `RUN:SANDBOX`, live."""
-    run, _, sandbox = target.partition(":")
     async with opened_engine() as engine:
-        yield await engine.place_of_run(find_run(engine.stores, run).run_id, sandbox or None)
+        yield await place_in(engine, target)
+
+
+async def place_in(engine: Engine, target: str) -> Place:
+    """The place of `RUN` or `RUN:SANDBOX`, of an open engine."""
+    run, _, sandbox = target.partition(":")
+    return await engine.place_of_run(find_run(engine.stores, run).run_id, sandbox or None)
 
 
 @asynccontextmanager

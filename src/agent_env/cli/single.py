@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.batch import Job, Presentation, run_jobs
-from agent_env.cli.output import line, write_json
+from agent_env.cli.models import of_models
+from agent_env.cli.output import line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
-from agent_env.cli.tasks import planned, planned_file, seeds_of, start_context
+from agent_env.cli.tasks import planned, planned_file, start_context, with_seeds
 from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
@@ -32,26 +33,35 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     """
     import secrets
 
+    from agent_env.bundles.named_agents import with_agents
     from agent_env.bundles.work import default_concurrency, derived_seed
+    from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
 
-    def plan(documents: Documents, artifacts: Artifacts) -> TaskPlan:
-        if file is not None:
-            return planned_file(artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
-        return planned(documents, artifacts, text, overrides=overrides, strict=given["strict"])
+    def plan(documents: Documents, artifacts: Artifacts) -> tuple[TaskPlan, list[dict[str, str]]]:
+        def read() -> TaskPlan:
+            if file is not None:
+                return planned_file(artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
+            return planned(documents, artifacts, text, overrides=overrides, strict=given["strict"])
 
-    rows: list[dict[str, Any]] = list(seeds_of(given["seeds"])) if given["seeds"] else [{}]
+        return with_seeds(read, given["seeds"], numbered=given["seed"] is not None, strict=given["strict"])
+
     if given["dry_run"]:
-        return _dry_run(plan, text, given["attempts"] * len(rows), as_json=given["as_json"])
+        return _dry_run(plan, text, given["attempts"], overrides, as_json=given["as_json"])
     config = configuration()
     group = secrets.token_hex(16)
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
+    asked_of_models = of_models(given)
+
     def prepare(engine: Engine) -> list[Job]:
-        task = plan(engine.stores.documents, engine.stores.artifacts)
+        task, found = plan(engine.stores.documents, engine.stores.artifacts)
+        chosen = with_agents([task], overrides, engine.stores, default_id=config.default_agent_id)
+        warn(task.warnings)
+        rows = found or [{}]
         jobs = []
         for number, row in enumerate(rows * given["attempts"]):
-            seed = row if given["seed"] is None else {"seed": derived_seed(given["seed"], text, number), **row}
+            seed: dict[str, Any] = row if given["seed"] is None else {SEED_KEY: derived_seed(given["seed"], text, number), **row}
             options = RunOptions(
                 seed=seed,
                 context=context,
@@ -60,9 +70,12 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
                 group_id=group,
                 attempt_index=number,
                 attempt_count=len(rows) * given["attempts"],
-                overrides=overrides,
+                overrides=chosen,
+                **asked_of_models,
             )
-            jobs.append(Job(text, task.seeded(seed), options))
+            which = f"{text} [{row_name(number % len(rows) + 1, row)}]" if found else text
+            label = f"{which} #{number // len(rows) + 1}" if given["attempts"] > 1 else which
+            jobs.append(Job(text, task.seeded(seed), options, label=label))
         return jobs
 
     return run_jobs(prepare, given["concurrency"] or config.run.concurrency or default_concurrency(config.limits), how)
@@ -73,15 +86,19 @@ def task_id_of(file: Path) -> str:
     from agent_env.ids import home_folder, local_id_root
 
     try:
-        return local_id_root(file.resolve().with_suffix(""), home_folder(os.environ))
+        return local_id_root(Path(os.path.realpath(file)).with_suffix(""), home_folder(os.environ))
     except ProblemsError:
         return file.stem
 
 
-def _dry_run(plan: Any, text: str, runs: int, *, as_json: bool) -> int:
+def _dry_run(plan: Any, text: str, attempts: int, overrides: Mapping[str, Any], *, as_json: bool) -> int:
+    from agent_env.cli.preflight import refuse_unable
+
     with opened_stores() as stores:
-        task = plan(stores.documents, artifacts_of(stores))
-    warnings = [str(warning) for warning in task.warnings]
+        task, rows = plan(stores.documents, artifacts_of(stores))
+    remarks = refuse_unable({task.source: task}, overrides)
+    runs = attempts * max(1, len(rows))
+    warnings = [str(warning) for warning in (*task.warnings, *remarks)]
     if as_json:
         tasks = [{"task": text, "id": task.task_id, "steps": len(task.steps)}]
         write_json({"dry_run": True, "entries": [], "tasks": tasks, "runs": runs, "warnings": warnings})

@@ -19,6 +19,8 @@ class State:
     """One JSON object on standard output was asked for, also for an error."""
     redact: Redacting = field(default_factory=Redacting)
     """Takes known secrets out of text."""
+    warned: set[str] = field(default_factory=set)
+    """Warnings of the configuration that were shown: it is read more than once, and says so once."""
 
 
 def state_of(ctx: click.Context) -> State:

@@ -30,10 +30,17 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Author": {
         "bundle": Entry(f"{_ROOM}.bundle:bundle", "Start, check and show bundles."),
         "artifact": Entry(f"{_ROOM}.artifact:artifact", "Store, fetch, list and remove artifacts."),
+        "env": Entry(f"{_ROOM}.env:env", "Store, bring up, look into, check and take down environments."),
+        "agent": Entry(f"{_ROOM}.agent:agent", "Store, deploy, talk with, check and take down agents."),
+        "image": Entry(f"{_ROOM}.image:image", "Build, fetch, push, list and remove images."),
     },
     "This installation": {
         "config": Entry(f"{_ROOM}.config:config", "Show, explain and start the configuration."),
         "trust": Entry(f"{_ROOM}.trust:trust", "Say whose configuration may name keys, code and isolation."),
+        "secret": Entry(f"{_ROOM}.secret:secret", "Keep values for `secret:KEY` references."),
+        "model": Entry(f"{_ROOM}.model:model", "Check the models that agents and judges ask, and show what runs used of them."),
+        "provider": Entry(f"{_ROOM}.provider:provider", "Show and check the providers of sandboxes."),
+        "plugin": Entry(f"{_ROOM}.plugin:plugin", "Show and check what installed packages add."),
         "gc": Entry(f"{_ROOM}.gc:gc", "Remove what belongs to no live run."),
         "doctor": Entry(f"{_ROOM}.doctor:doctor", "Say what this machine can do, and what is missing."),
         "completion": Entry(f"{_ROOM}.completion:completion", "Print the completion script of a shell."),
@@ -41,3 +48,6 @@ SECTIONS: dict[str, dict[str, Entry]] = {
 }
 
 COMMANDS: dict[str, Entry] = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+
+ALIASES: dict[str, str] = {"a2a-agent": "agent"}
+"""Names that command lines of the reference use → ours. Not listed."""

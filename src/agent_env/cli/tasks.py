@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 
@@ -14,6 +12,8 @@ if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
     from agent_env.engine import TaskPlan
     from agent_env.stores import Document, Documents
+
+T = TypeVar("T")
 
 COLLECTION = "tasks"
 
@@ -47,15 +47,19 @@ def planned(
     strict: bool = False,
 ) -> TaskPlan:
     """A stored task, checked and ready to run."""
-    from dataclasses import replace
-
-    from agent_env.documents.task import parse_task
-    from agent_env.engine import plan_task
+    from agent_env.engine import plan_document
 
     document = stored_task(documents, id, version)
-    source = f"{id} v{document.version}"
-    task = replace(parse_task(document.body, source=source, task_id=id), version=document.version)
-    return plan_task(task, source=source, artifacts=artifacts, overrides=overrides, preset=preset, strict=strict)
+    return plan_document(
+        document.body,
+        source=f"{id} v{document.version}",
+        task_id=id,
+        version=document.version,
+        artifacts=artifacts,
+        overrides=overrides,
+        preset=preset,
+        strict=strict,
+    )
 
 
 def planned_file(
@@ -63,11 +67,9 @@ def planned_file(
 ) -> TaskPlan:
     """A task in a file, checked and ready to run."""
     from agent_env.cli.files import read_document
-    from agent_env.documents.task import parse_task
-    from agent_env.engine import plan_task
+    from agent_env.engine import plan_document
 
-    task = parse_task(read_document(path), source=str(path), task_id=id)
-    return plan_task(task, source=str(path), artifacts=artifacts, overrides=overrides, strict=strict)
+    return plan_document(read_document(path), source=str(path), task_id=id, artifacts=artifacts, overrides=overrides, strict=strict)
 
 
 def start_context(given: Path | None, *, agent_model: str | None, agent_artifact_id: str | None) -> dict[str, Any] | None:
@@ -81,32 +83,37 @@ def start_context(given: Path | None, *, agent_model: str | None, agent_artifact
     return {**context, **{k: v for k, v in {"agent_model": agent_model, "agent_artifact_id": agent_artifact_id}.items() if v is not None}}
 
 
-def seeds_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file, each a seed; empty cells are absent, empty rows are left out.
+def with_seeds(
+    read: Callable[[], TaskPlan], seeds: Path | None, *, numbered: bool = False, strict: bool = False
+) -> tuple[TaskPlan, list[dict[str, str]]]:
+    """A task and the rows of a CSV file that fill its placeholders; empty without a file.
+
+    Args:
+        read: Plans the task.
+        seeds: The file, whatever its name ends in.
+        numbered: `<seed>` is filled with a number for each run.
+        strict: Warnings are problems.
 
     Raises:
-        ProblemsError: It can't be read, has no heading, or a row has more cells than the heading.
+        ProblemsError: Everything wrong with both, and with filling one from the other.
     """
-    from agent_env.documents.reading import read_file
+    from dataclasses import replace
 
+    from agent_env.bundles.seeding import seed_findings
+    from agent_env.documents.seeds import read_csv
+
+    (task, problems), (table, others) = _tried(read), _tried(lambda: read_csv(seeds) if seeds is not None else None)
+    if task is None or others:
+        raise ProblemsError([*problems, *others])
+    misfits, warnings = seed_findings(table, {task.source: task}, numbered=numbered, strict=strict)
+    if misfits:
+        raise ProblemsError(misfits)
+    rows = list(table.rows) if table is not None else []
+    return replace(task, warnings=(*task.warnings, *warnings)), rows
+
+
+def _tried(read: Callable[[], T]) -> tuple[T | None, tuple[Problem, ...]]:
     try:
-        text = read_file(path).decode("utf-8-sig")
-        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ProblemsError([Problem(f"is no CSV in UTF-8: {error}", str(path))]) from error
-    heading = rows[0] if rows else []
-    problems = []
-    if not any(heading):
-        problems.append(Problem("has no heading: the first row names the placeholders", str(path), "line 1"))
-    if len(set(heading)) < len(heading):
-        problems.append(Problem("names a placeholder twice", str(path), "line 1"))
-    for number, row in enumerate(rows[1:], 2):
-        if len(row) > len(heading):
-            problems.append(Problem(f"has {len(row)} cells, the heading has {len(heading)}", str(path), f"row {number}"))
-    if problems:
-        raise ProblemsError(problems)
-    seeds = [{name: cell for name, cell in zip(heading, row, strict=False) if name and cell} for row in rows[1:]]
-    seeds = [seed for seed in seeds if seed]
-    if not seeds:
-        raise ProblemsError([Problem("has no rows with values", str(path))])
-    return seeds
+        return read(), ()
+    except ProblemsError as error:
+        return None, error.problems

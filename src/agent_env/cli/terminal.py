@@ -19,6 +19,7 @@ from agent_env.defaults import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
     from agent_env.places import Command, Completed, Place, Process
+    from agent_env.redaction import Redactor
 
 CHUNK = 65536
 NO_TERMINAL = 97
@@ -102,13 +103,25 @@ async def _by_lines(place: Place, program: str, user: str | None) -> Completed:
     return await piped_shell(place, program, user, standard_input())
 
 
-async def pass_through(place: Place, command: Command, typed: AsyncGenerator[bytes, None] | None) -> Completed:
-    """Runs a command with its output passed on as it comes, and `typed` as its input; None is an empty one."""
+async def pass_through(
+    place: Place, command: Command, typed: AsyncGenerator[bytes, None] | None, hidden: Redactor | None = None
+) -> Completed:
+    """Runs a command with its output passed on as it comes, and `typed` as its input; None is an empty one.
+
+    Args:
+        place: Where it runs.
+        command: The command.
+        typed: Its input.
+        hidden: Takes secrets out of what it writes; None passes every byte on.
+    """
     process = await place.start(command)
     feeder = asyncio.ensure_future(_feed(process, typed))
+    redacted = {1: hidden.stream(), 2: hidden.stream()} if hidden is not None else {}
     try:
         async for stream, data in process.output():
-            write_bytes(data, to_stderr=stream == 2)
+            write_bytes(redacted[stream].feed(data) if redacted else data, to_stderr=stream == 2)
+        for stream, rest in redacted.items():
+            write_bytes(rest.flush(), to_stderr=stream == 2)
         return await process.wait()
     finally:
         feeder.cancel()

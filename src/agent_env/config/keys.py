@@ -12,6 +12,7 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near
 from agent_env.errors import Problem
+from agent_env.ids import name_problem
 
 LIMIT_PREFIX = "limits."
 LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
@@ -46,7 +47,9 @@ def is_reference(value: Any) -> bool:
 
 
 def _text(value: Any) -> str | None:
-    return None if isinstance(value, str) and value.strip() else "is text that is not empty"
+    if not isinstance(value, str) or not value.strip():
+        return "is text that is not empty"
+    return name_problem(value)
 
 
 def _texts(value: Any) -> str | None:
@@ -97,6 +100,66 @@ def _impls(value: Any) -> str | None:
     return None if good else 'is a list of "module:Class"'
 
 
+def _registries(value: Any) -> str | None:
+    """`{"host:port" = {username = …, password = …}}`, or `{token = …}`."""
+    known = {"username", "password", "token"}
+    good = _table(value) is None and all(_texts(entry) is None and not entry.keys() - known for entry in value.values())
+    return None if good else "is a table of registries, each with username and password, or token"
+
+
+def _amounts(value: Any, known: Mapping[str, float | int], *, needed: frozenset[str] = frozenset()) -> str | None:
+    """A table of numbers: each name with the least that it takes, whole where that is whole."""
+    if not isinstance(value, dict):
+        return "is a table"
+    odd = sorted(value.keys() - known.keys())
+    if odd:
+        return f"has the unknown key {odd[0]!r}; it takes {', '.join(known)}"
+    for name, least in known.items():
+        whole = isinstance(least, int)
+        given = value.get(name, least)
+        if type(given) not in ((int,) if whole else (int, float)) or given < least:
+            return f"has a {name} that is no {'whole ' if whole else ''}number from {least:g}"
+    missing = sorted(needed - value.keys())
+    return f"lacks {', '.join(missing)}" if missing else None
+
+
+def _budget(value: Any) -> str | None:
+    return _amounts(value, {"requests": 0, "tokens": 0, "cost_usd": 0.0, "concurrency": 1})
+
+
+def _prices(value: Any) -> str | None:
+    """`{"model" = {input = …, output = …}}`, in dollars for a million tokens."""
+    if not isinstance(value, dict):
+        return "is a table of models"
+    known, needed = {"input": 0.0, "output": 0.0, "cached_input": 0.0}, frozenset({"input", "output"})
+    wrong = ((model, _amounts(price, known, needed=needed)) for model, price in value.items())
+    return next((f"has a price of {model!r} that {why}" for model, why in wrong if why), None)
+
+
+DIALECTS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini")
+"""The model APIs that the broker carries."""
+
+
+def _endpoint(value: Any) -> str | None:
+    """`{base_url = …, api_key = …, headers = {…}, dialects = […], models = […]}`."""
+    if not isinstance(value, dict):
+        return "is a table with base_url and api_key"
+    checks: Mapping[str, Check] = {
+        "base_url": _url(*_HTTP), "api_key": _text, "headers": _headers, "dialects": _text_list, "models": _text_list,
+    }  # fmt: skip
+    odd = sorted(value.keys() - checks.keys())
+    if odd:
+        return f"has the unknown key {odd[0]!r}; it takes {', '.join(checks)}"
+    if "base_url" not in value:
+        return "lacks base_url"
+    for name, given in value.items():
+        why = None if name in {"base_url", "api_key"} and is_reference(given) else checks[name](given)
+        if why:
+            return f"has a {name} that {why}"
+    strange = sorted(set(value.get("dialects", ())) - set(DIALECTS))
+    return f"has the unknown dialect {strange[0]!r}; there are {', '.join(DIALECTS)}" if strange else None
+
+
 def _text_list(value: Any) -> str | None:
     good = isinstance(value, list) and all(isinstance(member, str) for member in value)
     return None if good else "is a list of texts"
@@ -120,8 +183,9 @@ def _one_of(*choices: str) -> Check:
 
 def _url(*schemes: str) -> Check:
     def check(value: Any) -> str | None:
-        good = isinstance(value, str) and value.partition("://")[0].lower() in schemes and "://" in value
-        return None if good else f"is a URL that starts with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+        if not isinstance(value, str) or value.partition("://")[0].lower() not in schemes or "://" not in value:
+            return f"is a URL that starts with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+        return name_problem(value)
 
     return check
 
@@ -151,6 +215,15 @@ def _as_flag(text: str) -> bool:
     return _FLAGS[text.strip().lower()]
 
 
+PRIVILEGES = ("privileged", "capabilities", "devices", "volumes", "host_network")
+"""What a task's containers may be granted beyond an ordinary container, each by this user's word alone."""
+
+
+def _privileges(value: Any) -> str | None:
+    good = isinstance(value, list) and all(member in PRIVILEGES for member in value)
+    return None if good else f"is a list of {', '.join(PRIVILEGES)}"
+
+
 _DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
 _HTTP = ("http", "https")
 
@@ -161,23 +234,32 @@ KEYS: Mapping[str, Key] = {
     "conversations.default_human_a2a_url": Key(_url(*_HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),
     "database.synchronous": Key(_one_of("NORMAL", "FULL"), "NORMAL", "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
     "database.url": Key(_url(*_DATABASES), variable="AGENT_ENV_DATABASE_URL", reference=True),
+    "envs.base_image": Key(_text, "python:3.12-slim", "AGENT_ENV_BASE_IMAGE"),
+    "envs.database_image": Key(_text, "postgres:16-alpine", "AGENT_ENV_DATABASE_IMAGE"),
     "envs.impls": Key(_impls),
     "explorer.allowed_hosts": Key(_text_list),
     "explorer.cors_origins": Key(_text_list),
     "explorer.plugins": Key(_table),
     "explorer.port": Key(_port, 8234, "AGENT_ENV_EXPLORER_PORT", int),
     "explorer.static_dir": Key(_text, path=True),
+    "images.registries": Key(_registries),
     "model.api_key": Key(_text, variable="LITELLM_API_KEY", reference=True),
+    "model.broker": Key(_flag, True, "AGENT_ENV_MODEL_BROKER", _as_flag),
+    "model.budget": Key(_budget),
     "model.base_url": Key(_url(*_HTTP), variable="LITELLM_BASE_URL", reference=True),
     "model.default": Key(_text, variable="AGENT_ENV_MODEL", reference=True),
+    "model.endpoints.*": Key(_endpoint),
     "model.headers": Key(_headers),
+    "model.judge_budget": Key(_budget),
     "model.params": Key(_params),
+    "model.prices": Key(_prices),
     "model.roles": Key(_texts),
     "run.concurrency": Key(_count, variable="AGENT_ENV_CONCURRENCY", convert=int),
     "run.quiesce": Key(_one_of("freeze", "kill"), variable="AGENT_ENV_QUIESCE"),
     "runner": Key(_store, variable="AGENT_ENV_RUNNER"),
     "sandbox.agent_default": Key(_text, variable="AGENT_ENV_AGENT_SANDBOX"),
     "sandbox.attribution": Key(_texts),
+    "sandbox.container_privileges": Key(_privileges),
     "sandbox.default": Key(_text, "local", "AGENT_ENV_SANDBOX"),
     "sandbox.providers.*": Key(_component),
     "sandbox.unsafe_host": Key(_flag, False, "AGENT_ENV_UNSAFE_HOST", _as_flag),

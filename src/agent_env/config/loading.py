@@ -175,6 +175,7 @@ def _build(values: dict[str, Any], origins: dict[str, tuple[Source, ...]], *, ro
     root = Path(values.get("state.root", root))
     limits = {key[len(LIMIT_PREFIX) :]: value for key, value in values.items() if key.startswith(LIMIT_PREFIX)}
     model = {key: values[f"model.{key}"] for key in ModelConfig.__dataclass_fields__ if f"model.{key}" in values}
+    model["endpoints"] = {key.split(".", 2)[2]: value for key, value in values.items() if key.startswith("model.endpoints.")}
     sandbox = {
         key: values[f"sandbox.{key}"] for key in ("default", "agent_default", "attribution", "unsafe_host") if f"sandbox.{key}" in values
     }

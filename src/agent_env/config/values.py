@@ -16,8 +16,8 @@ from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem
 from agent_env.redaction import is_masked_config_key, mask_config
 
-DEFAULT_AGENT_ID = "@local/agentenv-framework/agents/claude-code"
-"""Deployed where neither a step nor the configuration names an agent (reference)."""
+DEFAULT_AGENT_ID = "@local/agent-env/agents/mini"
+"""Deployed where neither a step nor the configuration names an agent. The reference deploys its `claude-code`."""
 
 
 class Source(NamedTuple):
@@ -76,6 +76,16 @@ class ModelConfig:
     roles: Mapping[str, str] = field(default_factory=dict)
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    broker: bool = True
+    """Agents ask by way of the broker, with a token of the run; False hands them the key itself."""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """What the agents and simulated users of a run may use up: `requests`, `tokens`, `cost_usd`, `concurrency`."""
+    judge_budget: Mapping[str, Any] = field(default_factory=dict)
+    """The same for its judges."""
+    prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Model, or a pattern of names → dollars for a million tokens: `input`, `output`, `cached_input`."""
+    endpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Further endpoints by name, asked before `base_url`: `base_url`, `api_key`, `headers`, `dialects`, `models`."""
 
     def __repr__(self) -> str:
         return f"ModelConfig(base_url={mask_config(self.base_url)!r}, default={self.default!r})"
@@ -88,7 +98,7 @@ class RunConfig:
     concurrency: int | None = None
     """Runs at once; None derives it from cores and memory."""
     quiesce: str | None = None
-    """What a verifier does with the agent's processes while it looks: None leaves them."""
+    """What a verifier does with what earlier steps left running while it looks: None leaves it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import ARTIFACT_IDS
 from agent_env.cli.frame import Group
-from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.output import json_option, line, table, write_json
 from agent_env.cli.session import artifacts_of, opened_stores
+from agent_env.cli.stored import list_newest, page_options, remove
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts
 
 COLLECTION = "artifacts"
-LEAVINGS = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", "__pycache__"})
 
 
 @click.group(cls=Group)
@@ -48,7 +49,7 @@ def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) 
 
 
 @artifact.command()
-@click.argument("id")
+@click.argument("id", shell_complete=ARTIFACT_IDS)
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write its files into this folder.")
 @json_option
@@ -74,44 +75,24 @@ def get(id: str, version: int | None, output: Path | None, as_json: bool) -> Non
 
 @artifact.command("list")
 @click.option("--type", "kind", help="Only this type.")
-@click.option("--contains", help="Only ids that contain this.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--offset", type=click.IntRange(min=0), default=0)
-@json_option
+@page_options
 def list_(*, kind: str | None, contains: str | None, limit: int, offset: int, as_json: bool) -> None:
     """List the newest version of each artifact."""
-    with opened_stores() as stores:
-        page = stores.documents.latest(COLLECTION, type=kind, id_contains=contains, limit=limit, offset=offset)
-        items = [{"id": d.id, "version": d.version, "type": d.type, "digest": d.digest, "created_at": d.created_at} for d in page.items]
-    if as_json:
-        write_json({"artifacts": items})
-    elif not items:
-        note("no artifacts")
-    else:
-        table(("ID", "VERSION", "TYPE", "CREATED (UTC)"), [(i["id"], i["version"], i["type"], _moment(i)) for i in items], right=(1,))
-        if len(items) == limit:
-            note(f"more: --offset {offset + limit}")
+    list_newest(COLLECTION, lambda d: {"type": d.type}, limit=limit, offset=offset, as_json=as_json, type=kind, id_contains=contains)
 
 
 @artifact.command()
-@click.argument("id", nargs=-1, required=True)
+@click.argument("id", nargs=-1, required=True, shell_complete=ARTIFACT_IDS)
 @click.option("--version", type=click.IntRange(min=1), help="Only this version; all when absent.")
 @json_option
 def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
     """Remove artifacts. Their bytes go with the next `agent-env gc`, unless something else holds the same."""
-    with opened_stores() as stores:
-        for name in id:
-            artifacts_of(stores).get(name, version)  # says what is near when it does not exist
-        for name in id:
-            stores.documents.delete(COLLECTION, name, version)
-    if as_json:
-        write_json({"removed": list(id)})
-    else:
-        for name in id:
-            line(f"{name}: removed{f' v{version}' if version else ''}")
+    remove(COLLECTION, id, version, lambda stores, name: artifacts_of(stores).get(name, version), as_json=as_json)
 
 
 def _put(artifacts: Artifacts, path: Path, id: str, kind: str, fields: dict[str, Any]) -> ArtifactDocument:
+    if not path.is_dir() and not path.is_file():
+        raise UsageError(f"{path} is neither a file nor a folder")
     if path.is_dir() and kind in {"file", "environment"}:
         raise UsageError(f"{path} is a folder; type {kind} takes a file")
     if path.is_file() and kind in {"folder", "skill", "cli"}:
@@ -146,6 +127,8 @@ def _needed(fields: dict[str, Any], name: str) -> str:
 
 
 def _tree(root: Path) -> Iterator[tuple[str, Path]]:
+    from agent_env.bundles.reading import LEAVINGS
+
     for path in sorted(root.rglob("*")):
         if path.is_file() and not LEAVINGS.intersection(path.relative_to(root).parts):
             yield path.relative_to(root).as_posix(), path
@@ -167,7 +150,3 @@ def _write(output: Path, name: str, data: bytes, mode: int) -> None:
 
 def _facts(document: ArtifactDocument) -> dict[str, Any]:
     return {"id": document.id, "version": document.version, "type": document.type, "digest": document.digest}
-
-
-def _moment(item: dict[str, Any]) -> str:
-    return str(item["created_at"])[:19].replace("T", " ")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, opened_stores, stores_of
@@ -25,12 +26,13 @@ def bundle() -> None:
 @bundle.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--name", help="The bundle's name; the folder's by default.")
+@click.option("--env", metavar="NAME", help="Start with an environment of this name: a server of tools, its image, a seed and a verifier.")
 @json_option
-def new(folder: Path, name: str | None, as_json: bool) -> None:
+def new(folder: Path, name: str | None, env: str | None, as_json: bool) -> None:
     """Write a small bundle that runs, to start from."""
     from agent_env.bundles.new import new_bundle
 
-    written = [str(path) for path in new_bundle(folder, name)]
+    written = [str(path) for path in new_bundle(folder, name, env=env)]
     if as_json:
         write_json({"folder": str(folder), "files": written})
         return
@@ -40,13 +42,15 @@ def new(folder: Path, name: str | None, as_json: bool) -> None:
 
 
 @bundle.command()
-@click.argument("bundle", metavar="BUNDLE")
+@click.argument("bundle", metavar="BUNDLE", shell_complete=BUNDLES)
 @click.option("--strict", is_flag=True, help="Warnings are problems.")
 @json_option
 def check(bundle: str, strict: bool, as_json: bool) -> None:
     """Say everything that is wrong with a bundle, without running it."""
+    from agent_env.cli.preflight import unable
+
     plan = _plan(bundle, strict=strict)
-    warnings = [str(warning) for warning in plan.warnings]
+    warnings = [str(warning) for warning in (*plan.warnings, *unable({task.name: task.plan for task in plan.tasks}, strict=strict))]
     if as_json:
         write_json({"bundle": plan.bundle.name, "tasks": len(plan.tasks), "evals": len(plan.evals), "warnings": warnings, "problems": []})
         return
@@ -57,7 +61,7 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
 
 
 @bundle.command()
-@click.argument("bundle", metavar="BUNDLE")
+@click.argument("bundle", metavar="BUNDLE", shell_complete=BUNDLES)
 @json_option
 def show(bundle: str, as_json: bool) -> None:
     """Show a bundle's entries, and the tasks that a run would select."""
@@ -84,8 +88,8 @@ def show(bundle: str, as_json: bool) -> None:
 
 @bundle.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--from-task", metavar="ID", help="Import this stored task with everything that it refers to.")
-@click.option("--from-eval", metavar="ID", help="Import this stored eval with its tasks.")
+@click.option("--from-task", metavar="ID", shell_complete=TASK_IDS, help="Import this stored task with everything that it refers to.")
+@click.option("--from-eval", metavar="ID", shell_complete=EVAL_IDS, help="Import this stored eval with its tasks.")
 @click.option("--version", type=click.IntRange(min=1), help="Of that task or eval; the newest when absent.")
 @click.option("--include-scope", multiple=True, type=click.Choice(["user"]), help="Also keep fields that belong to whoever runs the task.")
 @json_option

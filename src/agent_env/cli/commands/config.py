@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import KEYS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.errors import UsageError
@@ -65,7 +66,7 @@ def show(as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("key")
+@click.argument("key", shell_complete=KEYS)
 @json_option
 def explain(key: str, as_json: bool) -> None:
     """Say what KEY is (such as model.default or limits.exec_seconds), and which sources gave it."""

@@ -62,7 +62,7 @@ def doctor(as_json: bool) -> int:
 
 
 def _checks() -> Iterator[Check]:
-    from agent_env.sandboxes.local.probe import examine
+    from agent_env.sandboxes.local.examine import examine
 
     found = platform.python_version()
     yield Check("python", sys.version_info >= OLDEST_PYTHON, True, f"{found} at {sys.executable}", "install Python 3.11 or newer")
@@ -75,6 +75,7 @@ def _checks() -> Iterator[Check]:
         read = ", ".join(str(file.path) for file in config.files) or "nothing to read: built-in values"
         yield Check("configuration", True, True, read)
         yield from _memory(config)
+        yield _keeper(config)
     for finding in examine():
         yield Check(finding.name, finding.ok, finding.name in NEEDED_HERE, finding.detail, finding.hint)
 
@@ -95,6 +96,17 @@ def _memory(config: Config) -> Iterator[Check]:
         yield Check("run database", False, True, f"{where}: {mask_user_info(str(error))}", "agent-env config explain database.url")
     else:
         yield Check("run database", True, True, f"{where}{'' if runs else ', empty'}")
+
+
+def _keeper(config: Config) -> Check:
+    """The one process that outlives commands; without an allow-list anywhere there is none."""
+    from agent_env.keeper import recorded_owner
+    from agent_env.keeper.records import Records
+
+    owner = recorded_owner(config.state_root)
+    places = ", ".join(Records(config.state_root).places())
+    carried = f"for {places}" if places else "for nothing, and will soon go"
+    return Check("keeper", True, False, f"process {owner.pid} carries {carried}" if owner else "none runs; one starts with a need of it")
 
 
 def _config() -> Config:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_env.cli.frame import Command
-from agent_env.cli.output import json_option, line, write_json
+from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import GcReport
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
-@click.option("--kept", is_flag=True, help="Also what was kept on purpose (--keep, --pause-on-failure).")
+@click.option("--all", "--kept", "everything", is_flag=True, help="Also what was kept on purpose, and what interrupted runs go on in.")
+@click.option("--older-than", metavar="TIME", help="The same, of runs without a sign of life for this long: 90s, 30m, 12h, 7d.")
 @json_option
-def gc(dry_run: bool, kept: bool, as_json: bool) -> int:
-    """Remove what belongs to no live run: sandboxes, work folders, stored bytes that nothing refers to.
+def gc(dry_run: bool, everything: bool, older_than: str | None, as_json: bool) -> int:
+    """Remove what belongs to no live run: sandboxes, work folders, stored bytes that nothing refers to, images above their budget.
 
-    Only what carries this installation's labels is touched.
+    What was kept (--keep, --pause-on-failure) stays until it expires, and what an interrupted run can be resumed in for a day
+    (limits.gc_resumable_seconds). Of images go layers of failed builds, and the least recently used ones that agent-env built or
+    unpacked, as `image gc` would. Only what carries this installation's labels is touched.
     """
+    if everything and older_than is not None:
+        raise UsageError("--all and --older-than exclude each other")
+    seconds = _seconds(older_than) if older_than is not None else None
 
     async def work() -> GcReport:
         async with opened_engine() as engine:
-            return await engine.gc(dry_run=dry_run, include_kept=kept)
+            return await engine.gc(dry_run=dry_run, include_kept=everything, older_than_seconds=seconds)
 
     report = run_async(work)
     if as_json:
@@ -44,13 +51,50 @@ def _show(report: GcReport) -> None:
         line(f"sandbox {name}: still there: {why}")
     for name in report.sandboxes.left:
         line(f"sandbox {name}: left")
-    for name in report.folders:
-        line(f"folder of run {name}: {done}")
+    if report.folders:
+        line(f"folders of {len(report.folders)} ended run{'s' if len(report.folders) != 1 else ''}: {done}")
     if report.objects:
         line(f"{report.objects} stored objects, {report.objects_bytes} bytes: {done}")
+    _show_images(report, done)
     for name, why in report.unreachable.items():
-        line(f"provider {name} could not be asked: {why}")
-    if report.kept:
-        line(f"left, because their run is live or was kept: {', '.join(report.kept)}")
-    if not (report.sandboxes.removed or report.sandboxes.failed or report.folders or report.objects or report.unreachable or report.kept):
+        line(f"{name if name == 'images' else f'provider {name}'} could not be asked: {why}")
+    found = (report.sandboxes.removed, report.sandboxes.failed, report.folders, report.objects, report.images, report.unreachable)
+    if not any(found):
         line("nothing to remove")
+    if report.left:
+        note(_left(report))
+
+
+def _show_images(report: GcReport, done: str) -> None:
+    if report.images is None:
+        return
+    for name in report.images.built:
+        line(f"image {name}: {done}")
+    if report.images.layers:
+        line(f"layers of failed or removed builds: {report.images.layers} {done}")
+    for name in report.images.unpacked:
+        line(f"unpacked image {name}: {done}")
+
+
+def _left(report: GcReport) -> str:
+    """One quiet line about what stays, and what to do about it."""
+    from collections import Counter
+
+    counts = Counter(map(str, report.left.values()))
+    said = [f"{counts[claim]} {words}" for claim, words in _WHY.items() if counts[claim]]
+    more = "" if set(counts) <= {"live"} else "; agent-env gc --all removes those of no live run"
+    resumable = f", agent-env resume {report.resumable[0]}" if report.resumable else ""
+    return f"left: {', '.join(said)}{resumable}{more}"
+
+
+_WHY = {"live": "of live runs", "kept": "kept on purpose", "resumable": "of interrupted runs, which can go on in them"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _seconds(text: str) -> float:
+    import re
+
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text.strip().lower())
+    if found is None:
+        raise UsageError(f"--older-than {text!r} is no time", hint="write a number and s, m, h or d: 90s, 30m, 12h, 7d")
+    return float(int(found[1]) * _UNITS[found[2]])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import PLACES
 from agent_env.cli.frame import Command
 from agent_env.cli.output import json_option, note, write_json
-from agent_env.cli.session import opened_place, run_async
-from agent_env.errors import TransportLostError, UsageError
+from agent_env.cli.session import opened_engine, opened_place, place_in, run_async
+from agent_env.errors import LimitHitError, TransportLostError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.places import Command as PlaceCommand
@@ -27,15 +29,26 @@ TIMED_OUT = 124
 @click.option("--env", "env", metavar="NAME=VALUE", multiple=True, help="Adds a variable. Repeatable.")
 @click.option("--timeout", "timeout_seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is killed.")
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")
+@click.option("--raw", is_flag=True, help="Pass the output on untouched, secrets too.")
 @json_option
-@click.argument("run", metavar="RUN[:SANDBOX]")
+@click.argument("run", metavar="RUN[:SANDBOX]", shell_complete=PLACES)
 @click.argument("argv", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED, required=True)
 def exec_(
-    *, user: str | None, cwd: str | None, env: tuple[str, ...], timeout_seconds: float | None, interactive: bool, as_json: bool, **rest: Any
+    *,
+    user: str | None,
+    cwd: str | None,
+    env: tuple[str, ...],
+    timeout_seconds: float | None,
+    interactive: bool,
+    raw: bool,
+    as_json: bool,
+    **rest: Any,
 ) -> int:
     """Run one command in a sandbox of a run and exit with its exit code.
 
     Options stand before RUN. The command is an argument vector: for shell text, say `-- bash -c 'text'`.
+
+    Secrets that the run's task refers to are shown as ***, as in its events; --raw passes every byte on.
     """
     from agent_env.places import Command as PlaceCommand
 
@@ -51,18 +64,21 @@ def exec_(
     )
     if as_json and interactive:
         raise UsageError("--json and --interactive exclude each other")
-    completed = run_async(lambda: _execute(rest["run"], command, streamed=not as_json, interactive=interactive))
+    completed = run_async(lambda: _execute(rest["run"], command, streamed=not as_json, interactive=interactive, raw=raw))
     if as_json:
         write_json(_completed_json(completed))
-    return _exit_code(completed)
+    return exit_code(completed)
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN[:SANDBOX]")
+@click.argument("run", metavar="RUN[:SANDBOX]", shell_complete=PLACES)
 @click.option("--user", help="A user of the place; its own by default.")
 @click.option("--shell", "program", default="bash", show_default=True, help="The shell to start.")
 def shell(run: str, user: str | None, program: str) -> int:
-    """Open a shell in a sandbox of a run. Its exit code is the shell's."""
+    """Open a shell in a sandbox of a run. Its exit code is the shell's.
+
+    What is shown there is shown as it is: secrets that the place's own programs know are no secrets in it.
+    """
     from agent_env.cli.terminal import interactive_shell, piped_shell
 
     async def work() -> Completed:
@@ -71,16 +87,19 @@ def shell(run: str, user: str | None, program: str) -> int:
                 return await interactive_shell(place, program, user)
             return await piped_shell(place, program, user, _standard_input())
 
-    return _exit_code(run_async(work))
+    return exit_code(run_async(work))
 
 
-async def _execute(run: str, command: PlaceCommand, *, streamed: bool, interactive: bool) -> Completed:
-    async with opened_place(run) as place:
-        if not streamed:
-            return await place.run(command)
-        from agent_env.cli.terminal import pass_through
+async def _execute(run: str, command: PlaceCommand, *, streamed: bool, interactive: bool, raw: bool) -> Completed:
+    async with opened_engine() as engine:
+        place = await place_in(engine, run)
+        hidden = None if raw else engine.redactor
+        if streamed:
+            from agent_env.cli.terminal import pass_through
 
-        return await pass_through(place, command, _standard_input() if interactive else None)
+            return await pass_through(place, command, _standard_input() if interactive else None, hidden)
+        done = await place.run(command)
+        return done if hidden is None else replace(done, stdout=hidden.redact(done.stdout), stderr=hidden.redact(done.stderr))
 
 
 def _standard_input() -> Any:
@@ -90,10 +109,12 @@ def _standard_input() -> Any:
 
 
 def _pair(text: str) -> tuple[str, str]:
+    from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
+
     name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier() or not name.isascii():
+    if not equals or not is_variable_name(name):
         # Only the name is shown: what stands behind it may be a secret.
-        raise UsageError(f"--env {name!r} is not NAME=VALUE", hint="a name has letters, digits and _, and does not begin with a digit")
+        raise UsageError(f"--env {name!r} is not NAME=VALUE", hint=VARIABLE_RULE)
     return name, value
 
 
@@ -110,7 +131,7 @@ def _completed_json(completed: Completed) -> dict[str, Any]:
     }
 
 
-def _exit_code(completed: Completed) -> int:
+def exit_code(completed: Completed) -> int:
     from agent_env.places import Ending
 
     match completed.ending:
@@ -121,6 +142,8 @@ def _exit_code(completed: Completed) -> int:
         case Ending.TIMED_OUT:
             note("the command was killed at its time limit")
             return TIMED_OUT
+        case Ending.LIMITED:
+            raise LimitHitError(f"the command ended badly: {completed.detail}", hint="deploy the sandbox with more, or use less")
         case _:
             raise TransportLostError(
                 f"the connection to the place broke: {completed.detail or 'no reason known'}", hint="see `agent-env runs show`"

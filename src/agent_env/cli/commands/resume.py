@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from agent_env.cli.completing import DECISIONS, RUNS
 from agent_env.cli.frame import Command
-from agent_env.cli.output import json_option
+from agent_env.cli.output import json_option, note
 from agent_env.cli.session import find_run, opened_engine
 from agent_env.errors import UsageError
 
+if TYPE_CHECKING:
+    from agent_env.stores import RunRow
+
 
 @click.command(cls=Command)
-@click.argument("run")
+@click.argument("run", shell_complete=RUNS)
 @click.option("--redeploy", is_flag=True, help="Deploy again what is gone (after a reboot), and repeat the steps that depend on it.")
 @click.option(
     "--decide",
     metavar="STEP=repeat|done",
     multiple=True,
+    shell_complete=DECISIONS,
     help="What to do about a step that was cut and can't go on by itself. Repeatable.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="No progress, only the last line.")
+@click.option("--keep", is_flag=True, help="Leave the sandboxes up when the run has ended.")
+@click.option("--pause-on-failure", is_flag=True, help="Leave the sandboxes up if the run fails.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress: only the last line, and why a run failed.")
 @json_option
-def resume(run: str, redeploy: bool, decide: tuple[str, ...], quiet: bool, as_json: bool) -> int:
+def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pause_on_failure: bool, quiet: bool, as_json: bool) -> int:
     """Go on with an interrupted run at its first unfinished step, in the same sandboxes.
 
-    RUN is a run's id or its first letters. Finished steps never run again.
+    RUN is a run's id or its first letters. Finished steps never run again; of a run that is finished the scores are shown.
     """
+    from agent_env.bundles.verdict import Result
     from agent_env.cli.batch import Presentation, conclude, interrupted_by
     from agent_env.cli.progress import watching
-    from agent_env.cli.results import Result
 
     choices = dict(map(_choice, decide))
     results: list[Result] = []
@@ -37,12 +46,22 @@ def resume(run: str, redeploy: bool, decide: tuple[str, ...], quiet: bool, as_js
         async def work() -> None:
             async with opened_engine() as engine:
                 row = find_run(engine.stores, run)
+                if row.status == "completed" and not quiet:
+                    finished(row)
                 watcher.begin(row.run_id, row.bundle_path or row.task_id)
-                outcome = await engine.resume(row.run_id, redeploy=redeploy, choices=choices, observer=watcher)
+                outcome = await engine.resume(
+                    row.run_id, redeploy=redeploy, keep=keep, pause_on_failure=pause_on_failure, choices=choices, observer=watcher
+                )
                 results.append(Result.of(row.bundle_path or row.task_id, outcome))
 
         interruption = interrupted_by(work)
     return conclude(results, watcher, Presentation(as_json, quiet), interruption)
+
+
+def finished(row: RunRow) -> None:
+    """Says that there is nothing to go on with."""
+    ended = f" on {row.finished_at[:19].replace('T', ' ')} UTC" if row.finished_at else ""
+    note(f"run {row.run_id} is finished: it was completed{ended}, and nothing is done again")
 
 
 def _choice(text: str) -> tuple[str, str]:

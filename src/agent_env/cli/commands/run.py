@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import EVALS, RUNNABLE, TASKS
 from agent_env.cli.frame import Command
+from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
 from agent_env.errors import NotFoundError, UsageError
 
@@ -19,9 +21,9 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 
 
 @click.command(cls=Command)
-@click.argument("bundle", required=False)
-@click.option("--task", "tasks", multiple=True, metavar="NAME", help="Only this task, by name or id. Repeatable.")
-@click.option("--eval", "evals", multiple=True, metavar="NAME", help="Only this eval's tasks. Repeatable.")
+@click.argument("bundle", required=False, shell_complete=RUNNABLE)
+@click.option("--task", "tasks", multiple=True, metavar="NAME", shell_complete=TASKS, help="Only this task, by name or id. Repeatable.")
+@click.option("--eval", "evals", multiple=True, metavar="NAME", shell_complete=EVALS, help="Only this eval's tasks. Repeatable.")
 @click.option("--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each task.")
 @click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once; by cores and memory when absent.")
 @click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this.")
@@ -39,10 +41,11 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option("--model", help="The model that solves.")
 @click.option("--user-model", help="The model of the user simulator.")
 @click.option("--judge-model", help="The model that grades rubrics.")
+@model_options
 @click.option("--agent", help="The agent, over what tasks say.")
 @click.option("--sandbox", help="Provider of sandboxes, over what tasks say.")
 @click.option("--strict", is_flag=True, help="Warnings are problems.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress, only the last line.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress: only the last line, and why a run failed.")
 @click.option("--unsafe-host", is_flag=True, help="Run task code on the bare machine, without any isolation.")
 @click.pass_context
 def run(ctx: click.Context, /, bundle: str | None, **given: Any) -> int:
@@ -142,10 +145,12 @@ def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
 def _presentation(given: dict[str, Any]) -> Presentation:
     from agent_env.cli.batch import Presentation
 
-    return Presentation(given["as_json"], given["quiet"], given["output"], given["fail_under"])
+    output = None if given["dry_run"] else given["output"]
+    return Presentation(given["as_json"], given["quiet"], output, given["fail_under"])
 
 
 def _overrides(given: dict[str, Any]) -> dict[str, Any]:
     sandbox = "unsafe_host" if given["unsafe_host"] else given["sandbox"]
-    wanted = {"user_model": given["user_model"], "judge_model": given["judge_model"], "a2a_agent_id": given["agent"], "sandbox": sandbox}
+    wanted = {"user_model": given["user_model"], "judge_model": given["judge_model"], "a2a_agent_id": given["agent"]}
+    wanted |= {"sandbox": sandbox, "env_sandbox": given["sandbox"]}
     return {name: value for name, value in wanted.items() if value is not None}

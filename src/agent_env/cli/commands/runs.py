@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from agent_env.cli.commands.resume import resume
+from agent_env.cli.completing import RUNS, STEPS, TASK_IDS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
@@ -16,7 +18,7 @@ from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
-    from agent_env.stores import RunRow, StoredRun
+    from agent_env.stores import StoredRun
 
 
 @click.group(cls=Group)
@@ -28,11 +30,11 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.option("--task", help="Only runs of this task id.")
+@click.option("--task", shell_complete=TASK_IDS, help="Only runs of this task id.")
 @click.option("--status", type=click.Choice(["queued", "running", "completed", "failed", "cancelled"]), help="Only runs with this status.")
 @click.option("--group", help="Only runs of one command (`group_id`).")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
-@click.option("--before", metavar="RUN", help="Only runs older than this one: the next page.")
+@click.option("--before", metavar="RUN", shell_complete=RUNS, help="Only runs older than this one: the next page.")
 @json_option
 def list_(*, task: str | None, status: Any, group: str | None, limit: int, before: str | None, as_json: bool) -> None:
     """List stored runs, newest first."""
@@ -46,10 +48,20 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
         write_json({"runs": [run_json(run, stopped=run.run_id in stopped) for run in found]})
         return
     if not found:
-        note("no runs yet" if not (task or status or group or before) else "no such runs")
+        if task:
+            note("no such runs; --task takes a task's whole id, as the column TASK of the list shows it")
+        else:
+            note("no such runs" if status or group or before else "no runs yet")
         return
     rows = [
-        (run.run_id, run.task_id, state(run, stopped=run.run_id in stopped), score_text(run.scores), _took(run), _moment(run.created_at))
+        (
+            run.run_id,
+            run.task_id,
+            state(run, stopped=run.run_id in stopped),
+            score_text(run.scores),
+            seconds_text(run.duration_seconds),
+            _moment(run.created_at),
+        )
         for run in found
     ]
     table(("RUN", "TASK", "RESULT", "SCORE", "TIME", "CREATED (UTC)"), rows, right=(4,))
@@ -58,26 +70,28 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=RUNS)
 @click.option("--context", "with_context", is_flag=True, help="Print the run's context JSON, as --context-json reads it, and nothing else.")
 @json_option
 def show(run: str, with_context: bool, as_json: bool) -> None:
     """Show one run: its steps, scores, places, and the versions of what it used."""
+    from agent_env.cli.following import summaries
     from agent_env.cli.rows import details_json, interrupted
 
     with opened_stores() as stores:
         stored = stores.journal.load(find_run(stores, run).run_id)
         stopped = interrupted(stores.journal, stored.run)
+        said = summaries(stores.journal, stored.run.run_id)
         if with_context:
             write_json(context_of(stored))
         elif as_json:
-            write_json(details_json(stored, stopped=stopped))
+            write_json(details_json(stored, stopped=stopped, said=said))
         else:
-            _show(stored, stopped=stopped)
+            _show(stored, stopped=stopped, said=said)
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=RUNS)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens now, until the run is over.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this number.")
 @json_option
@@ -102,26 +116,25 @@ runs.add_command(resume)
 
 
 @runs.command()
-@click.argument("run")
+@click.argument("run", shell_complete=RUNS)
 @json_option
 def cancel(run: str, as_json: bool) -> None:
     """Stop a run: its steps are cancelled and its sandboxes removed."""
 
-    async def work() -> str:
+    async def work() -> tuple[str, bool]:
         async with opened_engine() as engine:
             run_id = find_run(engine.stores, run).run_id
-            await engine.cancel(run_id)
-            return run_id
+            return run_id, await engine.cancel(run_id)
 
-    run_id = run_async(work)
+    run_id, done = run_async(work)
     if as_json:
-        write_json({"run_id": run_id, "cancelled": True})
+        write_json({"run_id": run_id, "cancelled": done})
     else:
-        line(f"{run_id}: cancelled")
+        line(f"{run_id}: {'cancelled' if done else 'had ended before'}")
 
 
 @runs.command()
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=RUNS)
 @click.option(
     "--context-json", type=click.Path(dir_okay=False, path_type=Path), help="Take the sandboxes from this context file, known here or not."
 )
@@ -148,8 +161,8 @@ def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
 
 
 @runs.command()
-@click.argument("left")
-@click.argument("right")
+@click.argument("left", shell_complete=RUNS)
+@click.argument("right", shell_complete=RUNS)
 @json_option
 def diff(left: str, right: str, as_json: bool) -> None:
     """Compare two runs: results, steps, options, seeds, and the versions of what they used."""
@@ -167,14 +180,18 @@ def diff(left: str, right: str, as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("run", nargs=-1, required=True)
+@click.argument("run", nargs=-1, required=True, shell_complete=RUNS)
 @json_option
 def rm(run: tuple[str, ...], as_json: bool) -> None:
     """Remove stored runs with their events. A run that is going on, or that left something behind, is not removed."""
-    with opened_stores() as stores:
+    from agent_env.engine.models import transcript_of
+
+    config = configuration()
+    with opened_stores(config) as stores:
         found = [find_run(stores, name) for name in run]
         for row in found:
             stores.journal.delete_run(row.run_id)
+            transcript_of(config.state_root, row.run_id).unlink(missing_ok=True)
     if as_json:
         write_json({"removed": [row.run_id for row in found]})
     else:
@@ -183,8 +200,8 @@ def rm(run: tuple[str, ...], as_json: bool) -> None:
 
 
 @runs.command()
-@click.argument("run", required=False)
-@click.argument("step", required=False)
+@click.argument("run", required=False, shell_complete=RUNS)
+@click.argument("step", required=False, shell_complete=STEPS)
 @click.argument("decision", required=False, type=click.Choice(["continue", "abort"]))
 @click.option("--by", help="Who decides; your user name by default.")
 @json_option
@@ -222,14 +239,8 @@ def _moment(text: str) -> str:
     return text[:19].replace("T", " ")
 
 
-def _took(run: RunRow) -> str:
-    from agent_env.cli.rows import duration
-
-    return seconds_text(duration(run.started_at, run.finished_at))
-
-
-def _show(stored: StoredRun, *, stopped: bool) -> None:
-    from agent_env.cli.rows import criteria_not_passed, state
+def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
+    from agent_env.cli.rows import criteria_not_passed, state, step_types
 
     run = stored.run
     version = f" v{run.task_version}" if run.task_version is not None else ""
@@ -239,7 +250,7 @@ def _show(stored: StoredRun, *, stopped: bool) -> None:
         "result": state(run, stopped=stopped),
         "score": score_text(run.scores) or None,
         "created": run.created_at,
-        "time": _took(run),
+        "time": seconds_text(run.duration_seconds),
         "owner": str(run.owner) if run.owner and run.status == "running" else None,
         "seed": ", ".join(f"{key}={value}" for key, value in run.seed.items()) or None,
     }
@@ -255,19 +266,22 @@ def _show(stored: StoredRun, *, stopped: bool) -> None:
         line(f"{'kept':8} its places were left up: agent-env runs teardown {run.run_id}")
     if stored.attempts:
         line()
+        types = step_types(stored)
         table(
-            ("STEP", "ATTEMPT", "STATE", "SCORE", "TIME"),
+            ("STEP", "TYPE", "ATTEMPT", "STATE", "SCORE", "TIME", "WHAT"),
             [
                 (
                     a.step_id,
+                    types.get(a.step_id),
                     a.number,
                     "taken back" if a.superseded else a.state,
                     score_text(a.scores) or None,
                     seconds_text(a.duration_seconds),
+                    said.get(a.attempt_id) or (a.error or {}).get("message"),
                 )
                 for a in stored.attempts
             ],
-            right=(1, 4),
+            right=(2, 5),
         )
     failed = criteria_not_passed(context_of(stored))
     if failed:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from agent_env.cli.completing import RUNS, TASK_IDS
 from agent_env.cli.frame import Group
-from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.models import MODEL_OPTIONS, of_models
+from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
+from agent_env.cli.stored import list_newest, page_options, remove
 from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Job, Presentation
     from agent_env.engine import Engine
+    from agent_env.stores import Document
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +51,7 @@ def task() -> None:
 
 @task.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
 @click.option("--skip-validation", is_flag=True, help="Store it although steps have problems.")
 @json_option
 def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
@@ -56,7 +59,8 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
     from agent_env.cli.files import read_document
     from agent_env.cli.tasks import COLLECTION
     from agent_env.documents.task import parse_task
-    from agent_env.engine import plan_task
+    from agent_env.engine import plan_document
+    from agent_env.engine.literals import without_literals
     from agent_env.errors import Problem
     from agent_env.ids import check_id
 
@@ -64,15 +68,17 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
     data = read_document(file)
     if not isinstance(data, list):
         raise ProblemsError([Problem("a task file is a JSON list of steps", str(file), "$")])
-    parsed = parse_task(data, source=str(file), task_id=id)
     with opened_stores() as stores:
-        if not skip_validation:
+        steps: Sequence[Mapping[str, Any]]
+        if skip_validation:
+            steps = parse_task(data, source=str(file), task_id=id).steps
+        else:
             try:
-                plan_task(parsed, source=str(file), artifacts=artifacts_of(stores))
+                steps = plan_document(data, source=str(file), task_id=id, artifacts=artifacts_of(stores)).documents
             except ProblemsError as error:
                 error.hint = "nothing was saved; --skip-validation saves it anyway"
                 raise
-        stored = stores.documents.put(COLLECTION, id, "task", {"steps": list(parsed.steps)})
+        stored = stores.documents.put(COLLECTION, id, "task", {"steps": list(without_literals(steps, stores.secrets.keep))})
     if as_json:
         write_json({"id": id, "version": stored.version, "digest": stored.digest})
     else:
@@ -80,9 +86,9 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
 
 
 @task.command()
-@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
-@click.option("--json", "as_json", is_flag=True, help="The output is JSON anyway.")
+@json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a task's steps, as `task create` reads them."""
     from agent_env.cli.tasks import stored_task
@@ -93,73 +99,50 @@ def get(id: str, version: int | None, as_json: bool) -> None:
 
 
 @task.command()
-@click.option("--id", "id", required=True, help="The task's id.")
+@click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @click.option("--strict", is_flag=True, help="Warnings are problems.")
 @json_option
 def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     """Say everything that is wrong with a stored task, without running it."""
+    from agent_env.cli.preflight import unable
     from agent_env.cli.tasks import planned
 
     with opened_stores() as stores:
         plan = planned(stores.documents, artifacts_of(stores), id, version, strict=strict)
-    warnings = [str(warning) for warning in plan.warnings]
+    warnings = [str(warning) for warning in (*plan.warnings, *unable({plan.source: plan}, strict=strict))]
     if as_json:
         write_json({"id": id, "version": plan.version, "steps": len(plan.steps), "warnings": warnings, "problems": []})
         return
-    for warning in warnings:
-        note(f"warning: {warning}")
+    warn(warnings)
     line(f"{id} v{plan.version}: {len(plan.steps)} steps; no problems found")
 
 
 @task.command("list")
-@click.option("--contains", help="Only ids that contain this.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
-@click.option("--offset", type=click.IntRange(min=0), default=0)
-@json_option
-def list_(contains: str | None, limit: int, offset: int, as_json: bool) -> None:
+@page_options
+def list_(*, contains: str | None, limit: int, offset: int, as_json: bool) -> None:
     """List the newest version of each stored task."""
     from agent_env.cli.tasks import COLLECTION
 
-    with opened_stores() as stores:
-        page = stores.documents.latest(COLLECTION, id_contains=contains, limit=limit, offset=offset)
-        items = [
-            {"id": d.id, "version": d.version, "steps": len(d.body.get("steps", [])), "digest": d.digest, "created_at": d.created_at}
-            for d in page.items
-        ]
-    if as_json:
-        write_json({"tasks": items})
-    elif not items:
-        note("no tasks")
-    else:
-        rows = [(item["id"], item["version"], item["steps"], str(item["created_at"])[:19].replace("T", " ")) for item in items]
-        table(("ID", "VERSION", "STEPS", "CREATED (UTC)"), rows, right=(1, 2))
-        if len(items) == limit:
-            note(f"more: --offset {offset + limit}")
+    def facts(document: Document) -> dict[str, int]:
+        return {"steps": len(document.body.get("steps", []))}
+
+    list_newest(COLLECTION, facts, limit=limit, offset=offset, as_json=as_json, id_contains=contains)
 
 
 @task.command()
-@click.argument("id", nargs=-1, required=True)
+@click.argument("id", nargs=-1, required=True, shell_complete=TASK_IDS)
 @click.option("--version", type=click.IntRange(min=1), help="Only this version; all when absent.")
 @json_option
 def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
     """Remove stored tasks. Their runs stay."""
     from agent_env.cli.tasks import COLLECTION, stored_task
 
-    with opened_stores() as stores:
-        for name in id:
-            stored_task(stores.documents, name, version)
-        for name in id:
-            stores.documents.delete(COLLECTION, name, version)
-    if as_json:
-        write_json({"removed": list(id)})
-    else:
-        for name in id:
-            line(f"{name}: removed{f' v{version}' if version else ''}")
+    remove(COLLECTION, id, version, lambda stores, name: stored_task(stores.documents, name, version), as_json=as_json)
 
 
 @task.command("get-instance")
-@click.option("--id", "id", required=True, help="The instance's or run's id.")
+@click.option("--id", "id", required=True, shell_complete=RUNS, help="The instance's or run's id.")
 @json_option
 def get_instance(id: str, as_json: bool) -> None:
     """Print a run's state and its whole context."""
@@ -187,9 +170,13 @@ def shared_options(function: F) -> F:
     """The options that `run` and `run-batch` of a task have in common."""
     for option in reversed(
         (
-            click.option("--id", "id", required=True, help="The task's id."),
+            click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id."),
             click.option("--version", type=click.IntRange(min=1), help="The newest one when absent."),
-            click.option("--output-dir", type=click.Path(file_okay=False, path_type=Path), help="Folder for the runs' contexts."),
+            click.option(
+                "--output-dir",
+                type=click.Path(file_okay=False, path_type=Path),
+                help="Folder for the runs' contexts; none are written without.",
+            ),
             click.option("--agent-model", "--model", help="The model that solves."),
             click.option("--user-model", help="The model of the user simulator."),
             click.option("--judge-model", help="The model that grades rubrics."),
@@ -199,6 +186,7 @@ def shared_options(function: F) -> F:
             click.option(
                 "--apply-trajectory-filter/--no-trajectory-filter", default=None, help="Whether judges see filtered trajectories."
             ),
+            *MODEL_OPTIONS,
             click.option("--sandbox", help="Provider of sandboxes, over what the task says."),
             click.option("--agent-sandbox", help="Provider of agents' sandboxes."),
             click.option("--env-sandbox", help="Provider of environments' sandboxes."),
@@ -207,7 +195,7 @@ def shared_options(function: F) -> F:
             click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this."),
             click.option("--keep", is_flag=True, help="Leave the sandboxes up."),
             click.option("--strict", is_flag=True, help="Warnings are problems."),
-            click.option("-q", "--quiet", is_flag=True, help="No progress, only the last line."),
+            click.option("-q", "--quiet", is_flag=True, help="No progress: only the last line, and why a run failed."),
             json_option,
         )
     ):
@@ -225,21 +213,29 @@ def shared_options(function: F) -> F:
 @click.option("--gateway-env-id", help="Of environments.")
 @click.option("--service-db-env-id", help="Of environments.")
 def run(id: str, version: int | None, **given: Any) -> int:
-    """Run a stored task and write each run's context as JSON."""
+    """Run a stored task.
+
+    Each run's context is recorded (`runs show RUN --context`); with --output-dir it is also written there, as JSON.
+    """
     import secrets
 
+    from agent_env.bundles.named_agents import with_agents
     from agent_env.cli.batch import Job, run_jobs
+    from agent_env.cli.session import configuration
     from agent_env.cli.tasks import planned, start_context
     from agent_env.engine import RunOptions
 
     overrides = _overrides(given)
     context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
     group = secrets.token_hex(16)
+    asked_of_models = of_models(given)
 
     def prepare(engine: Engine) -> list[Job]:
         plan = planned(
             engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, preset=context, strict=given["strict"]
         )
+        warn(plan.warnings)
+        chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         return [
             Job(
                 id,
@@ -251,13 +247,14 @@ def run(id: str, version: int | None, **given: Any) -> int:
                     keep=given["keep"],
                     group_id=group,
                     attempt_index=number,
-                    overrides=overrides,
+                    overrides=chosen,
+                    **asked_of_models,
                 ),
             )
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(id, "run", given))
+    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(given))
 
 
 @task.command("run-batch")
@@ -268,21 +265,29 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""
     import secrets
 
+    from agent_env.bundles.named_agents import with_agents
     from agent_env.cli.batch import Job, run_jobs
-    from agent_env.cli.tasks import planned, seeds_of, start_context
+    from agent_env.cli.session import configuration
+    from agent_env.cli.tasks import planned, start_context, with_seeds
+    from agent_env.documents.seeds import NAMING, row_name
     from agent_env.engine import RunOptions
     from agent_env.ids import derive_id
 
-    rows = seeds_of(seeds)
     overrides = _overrides(given)
     context = start_context(None, agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
     group = secrets.token_hex(16)
+    asked_of_models = of_models(given)
 
     def prepare(engine: Engine) -> list[Job]:
-        plan = planned(engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, strict=given["strict"])
+        documents, artifacts, strict = engine.stores.documents, engine.stores.artifacts, given["strict"]
+        plan, rows = with_seeds(
+            lambda: planned(documents, artifacts, id, version, overrides=overrides, strict=strict), seeds, strict=strict
+        )
+        warn(plan.warnings)
+        chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         jobs = []
         for number, seed in enumerate(rows):
-            name = seed.get("id") or seed.get("name") or str(number)
+            name = next((seed[key] for key in NAMING if key in seed), str(number))
             metadata = {"run_group_id": group, "task_id": id, "universe_id": derive_id(id, f"v{plan.version}-{name}")}
             options = RunOptions(
                 seed=seed,
@@ -291,12 +296,13 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
                 keep=given["keep"],
                 group_id=group,
                 attempt_index=number,
-                overrides=overrides,
+                overrides=chosen,
+                **asked_of_models,
             )
-            jobs.append(Job(f"{id} [{name}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
+            jobs.append(Job(f"{id} [{row_name(number + 1, seed)}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"], _presentation(id, "batch", given))
+    return run_jobs(prepare, given["concurrency"], _presentation(given))
 
 
 def _concurrency() -> int:
@@ -310,13 +316,7 @@ def _overrides(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in OVERRIDES if given.get(name) is not None}
 
 
-def _presentation(id: str, kind: str, given: dict[str, Any]) -> Presentation:
-    import secrets
-
+def _presentation(given: dict[str, Any]) -> Presentation:
     from agent_env.cli.batch import Presentation
-    from agent_env.ids import fs_safe
 
-    folder = given["output_dir"] or Path(tempfile.gettempdir()) / f"taskid={fs_safe(id)}-{kind}{secrets.token_hex(3)}"
-    if not folder.exists():
-        folder.mkdir(mode=0o700, parents=True)
-    return Presentation(given["as_json"], given["quiet"], folder, given["fail_under"])
+    return Presentation(given["as_json"], given["quiet"], given["output_dir"], given["fail_under"])

@@ -37,7 +37,7 @@ def trust(folder: Path | None, listing: bool, revoke: bool, as_json: bool) -> No
         else:
             note("no folder is trusted")
         return
-    where = (folder or _nearest()).resolve()
+    where = Path(os.path.realpath(folder or _nearest()))
     if revoke:
         was = known.forget(where)
         if not was:

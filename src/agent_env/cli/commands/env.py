@@ -1,0 +1,163 @@
+"""`agent-env env`: environments, stored and deployed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_env.cli.commands.env_check import check
+from agent_env.cli.commands.env_live import call, exec_, logs, shell, state
+from agent_env.cli.completing import RUNS
+from agent_env.cli.environments import deployed_of, written_environment
+from agent_env.cli.frame import Group
+from agent_env.cli.output import json_option, line, note, write_json
+from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
+from agent_env.cli.stored import list_newest, page_options, show_deployed
+from agent_env.errors import NotFoundError, TaskError
+
+if TYPE_CHECKING:
+    from agent_env.engine import Engine, RunOutcome
+
+COLLECTION = "envs"
+
+
+@click.group(cls=Group)
+def env() -> None:
+    """Store, bring up, look into, check and take down environments.
+
+    WHAT is a folder with a Dockerfile or an env.toml, BUNDLE:NAME of an installed bundle, an alias, or the id of a stored environment.
+    """
+
+
+for _command in (call, check, exec_, logs, shell, state):
+    env.add_command(_command)
+
+
+@env.command()
+@click.argument("what", metavar="WHAT")
+@click.option("--id", "id", help="Its id, for a folder; one of its bundle or path when absent.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
+@json_option
+def put(what: str, id: str | None, dry_run: bool, as_json: bool) -> None:
+    """Store an environment, with its images and all that it refers to. Only what changed is written."""
+    from agent_env.bundles.model import BundleKind
+    from agent_env.cli.singles import put as put_single
+
+    put_single(BundleKind.ENV, what, id, dry_run=dry_run, as_json=as_json, next_command="bring it up: agent-env env deploy")
+
+
+@env.command()
+@click.argument("id", metavar="ID")
+@click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
+@json_option
+def get(id: str, version: int | None, as_json: bool) -> None:
+    """Print a stored environment's document."""
+    del as_json
+    with opened_stores() as memory:
+        document = stores_of(memory).artifacts.environment(id, version)
+    if document is None:
+        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="see `agent-env env list`")
+    write_json(document)
+
+
+@env.command("list")
+@click.option("--deployed", is_flag=True, help="What is up, run by run, instead of what is stored.")
+@page_options
+def list_(deployed: bool, contains: str | None, limit: int, offset: int, as_json: bool) -> None:
+    """List stored environments, or with --deployed what is up."""
+    if not deployed:
+        list_newest(COLLECTION, _facts, limit=limit, offset=offset, as_json=as_json, id_contains=contains)
+        return
+    with opened_stores() as memory:
+        rows = list(deployed_of(memory))
+    show_deployed(rows, ("RUN", "ENVIRONMENT", "PROVIDER", "MCP URL", "ENDS (UTC)"), what="environment", as_json=as_json)
+
+
+def _facts(document: Any) -> dict[str, Any]:
+    return {
+        "type": document.type,
+        "provider": document.body.get("env_provider_type"),
+        "name": document.body.get("environment_name") or document.body.get("name"),
+    }
+
+
+@env.command()
+@click.argument("what", metavar="WHAT")
+@click.option("--version", type=click.IntRange(min=1), help="Of a stored environment; the newest when absent.")
+@click.option("--load", "loads", multiple=True, metavar="ARTIFACT", help="Seed data: the id of a stored artifact (repeatable).")
+@click.option("--sandbox", help="The provider of sandboxes, or a comma-separated chain.")
+@click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=10_800, show_default=True, help="When it ends by itself.")
+@click.option("--gateway-mode", type=click.Choice(["performance", "consistent"]), default="performance", show_default=True)
+@click.option("--cpu", type=click.FloatRange(min=0, min_open=True), help="Limit of processor cores.")
+@click.option("--memory-mb", type=click.IntRange(min=1), help="Limit of memory in MiB.")
+@click.option("--disk-size-gb", type=click.IntRange(min=1), default=10, show_default=True, help="Limit of disk space in GiB.")
+@click.option("--env-state-type", help="local_postgres: with a database, also where no server asks for one.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
+@json_option
+def deploy(*, what: str, version: int | None, loads: tuple[str, ...], quiet: bool, as_json: bool, **options: Any) -> None:
+    """Bring an environment up, and leave it up until `env rm RUN` or its time is over."""
+    import os
+
+    from agent_env.cli.progress import watching
+
+    given = {name: value for name, value in options.items() if value is not None and name != "sandbox"}
+
+    async def work() -> RunOutcome:
+        async with opened_engine() as engine:
+            env_id = await written_environment(engine, what)
+            steps: list[dict[str, Any]] = [{"id": "env", "type": "deploy_env", "env_id": env_id, "env_version": version, **given}]
+            steps += [{"id": f"load-{n}", "type": "load_artifact", "env_id": env_id, "artifact_id": id} for n, id in enumerate(loads, 1)]
+            overrides = {"env_sandbox": options["sandbox"]} if options["sandbox"] else {}
+            with watching(quiet=quiet or as_json) as watcher:
+                return await _kept(engine, steps, f"{env_id}/up", overrides, watcher)
+
+    outcome = run_async(work)
+    if outcome.status != "completed":
+        message = (outcome.error or {}).get("message") or "it did not come up"
+        raise TaskError(str(message), concerns=outcome.run_id, hint=f"agent-env runs show {outcome.run_id}")
+    record = (outcome.context.get("deployed_envs") or [{}])[0]
+    facts = {
+        "run": outcome.run_id,
+        "env_id": record.get("env_id"),
+        "name": record.get("mcp_server_name"),
+        "mcp_url": record.get("mcp_url"),
+        "instance_id": record.get("instance_id"),
+        "expires_at_utc": record.get("expires_at_utc"),
+    }
+    if as_json:
+        write_json(facts)
+        return
+    line(f"{facts['run']}  {facts['name']}  {facts['mcp_url']}")
+    note(f"its tools: agent-env env call {facts['run']}{os.linesep}take it down: agent-env env rm {facts['run']}")
+
+
+async def _kept(engine: Engine, steps: list[dict[str, Any]], task_id: str, overrides: dict[str, Any], watcher: Any) -> RunOutcome:
+    """A run of these steps that leaves its places."""
+    from agent_env.engine import RunOptions, plan_document
+
+    plan = plan_document(steps, source="env deploy", task_id=task_id, artifacts=engine.stores.artifacts, overrides=overrides)
+    run_id = await engine.submit(plan, RunOptions(keep=True, overrides=overrides))
+    watcher.begin(run_id, "env deploy")
+    return await engine.execute(run_id, watcher)
+
+
+@env.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=RUNS)
+@json_option
+def rm(runs: tuple[str, ...], as_json: bool) -> int:
+    """Take down what `env deploy` brought up: everything of those runs."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with opened_engine() as engine:
+            found = [find_run(engine.stores, run).run_id for run in runs]
+            return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
+
+    reports = run_async(work)
+    if as_json:
+        write_json({"runs": reports})
+    for report in reports if not as_json else ():
+        line(f"{report['run']}: removed {len(report['removed'])}, already gone {len(report['absent'])}")
+        for name, why in report["failed"].items():
+            note(f"{name}: {why}")
+    return 1 if any(report["failed"] or report["left"] for report in reports) else 0

@@ -1,0 +1,170 @@
+"""What Tab offers for an argument: runs, sandboxes, steps, bundles, tasks, evals, stored ids, configuration keys.
+
+Asked for at each press of a key: nothing is created, no database server is waited for, and whatever goes wrong there is nothing to offer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from agent_env.errors import AgentEnvError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from agent_env.stores.opening import Memory
+
+Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+Word = tuple[str, str]
+"""What is offered, and one line about it."""
+
+NEWEST_RUNS = 200
+"""More nobody looks through; an older id is typed or copied."""
+_SQLITE = "sqlite:///"
+
+
+def _offer(words: Callable[[click.Context, str], Iterator[Word]], *, folders: bool = False) -> Offer:
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        taken = ctx.params.get(param.name or "")
+        given = {str(word) for word in taken} if isinstance(taken, Sequence) and not isinstance(taken, str) else set[str]()
+        try:
+            found = [(word, said) for word, said in words(ctx, incomplete) if word.startswith(incomplete) and word not in given]
+        except (AgentEnvError, OSError):
+            found = []
+        items = [CompletionItem(word, help=" ".join(said.split())) for word, said in dict(found).items()]
+        return [*items, CompletionItem(incomplete, type="file")] if folders else items
+
+    return complete
+
+
+def _before(ctx: click.Context, name: str) -> str | None:
+    """An argument that was typed already. While an option still waits for its value, click leaves arguments unnamed."""
+    typed = ctx.params.get(name) or next((word for word in ctx.args if not word.startswith("-")), None)
+    return str(typed) if typed else None
+
+
+@contextmanager
+def _stores() -> Iterator[Memory | None]:
+    """This installation's stores if there are any in a file: Tab makes no database, and waits for no server."""
+    from agent_env.config import load_config
+    from agent_env.stores.opening import open_memory
+
+    config = load_config(Path.cwd(), os.environ, untrusted="skip")
+    url = config.database_url
+    if url.startswith(_SQLITE) and Path(url.removeprefix("sqlite://").partition("?")[0]).is_file():
+        with open_memory(config) as memory:
+            yield memory
+    else:
+        yield None
+
+
+def _runs(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    with _stores() as stores:
+        for run in stores.journal.list_runs(limit=NEWEST_RUNS) if stores is not None else ():
+            yield run.run_id, f"{run.bundle_path or run.task_id}: {run.word or run.status}, {run.created_at[:16].replace('T', ' ')}"
+
+
+def _places(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    """`RUN`, and behind a colon the names of its sandboxes."""
+    named, colon, _ = incomplete.partition(":")
+    if not colon:
+        yield from _runs(ctx, incomplete)
+        return
+    with _stores() as stores:
+        if stores is not None:
+            for resource in stores.journal.load(stores.journal.find_run(named).run_id).resources:
+                yield f"{named}:{resource.name}", f"{resource.kind} of {resource.provider}, {resource.state}"
+
+
+def _sides(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    yield from ((f"{run}:/", said) for run, said in _runs(ctx, incomplete))
+
+
+def _steps(ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    """The steps of the run that was named before."""
+    with _stores() as stores:
+        run = _before(ctx, "run")
+        if stores is not None and run:
+            stored = stores.journal.load(stores.journal.find_run(run).run_id)
+            yield from ((step["id"], step["type"]) for step in (stored.task or {}).get("steps", ()))
+
+
+def _decisions(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    for step, type in _steps(ctx, incomplete):
+        yield f"{step}=repeat", f"{type}: do it again"
+        yield f"{step}=done", f"{type}: take it as done"
+
+
+def _bundles(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    from agent_env.bundles.installed import installed_bundles
+
+    yield from ((bundle.name, bundle.distribution) for bundle in installed_bundles())
+
+
+def _runnable(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    yield from _bundles(ctx, incomplete)
+    yield from _ids_of("tasks")(ctx, incomplete)
+
+
+def _entries(folder: str, suffix: str) -> Callable[[click.Context, str], Iterator[Word]]:
+    """The names of one kind in the bundle that was named before."""
+
+    def words(ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+        from agent_env.bundles.installed import find_bundle
+
+        bundle = _before(ctx, "bundle")
+        if bundle:
+            root = find_bundle(bundle).folder.expanduser()
+            yield from ((path.stem, f"{folder}/{path.name}") for path in sorted((root / folder).iterdir()) if path.suffix == suffix)
+
+    return words
+
+
+def _ids_of(collection: str) -> Callable[[click.Context, str], Iterator[Word]]:
+    def words(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+        with _stores() as stores:
+            for id in stores.documents.ids(collection) if stores is not None else ():
+                yield id, ""
+
+    return words
+
+
+def _keys(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    from agent_env.config.keys import KEYS as CONFIGURED
+    from agent_env.config.keys import LIMIT_PREFIX
+    from agent_env.defaults import Limits
+
+    yield from ((key, "") for key in (*CONFIGURED, *(f"{LIMIT_PREFIX}{name}" for name in Limits.names())))
+
+
+def _secrets(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    from agent_env.config import load_config
+    from agent_env.stores import Secrets
+    from agent_env.stores.opening import SECRETS_FILE
+
+    config = load_config(Path.cwd(), os.environ, untrusted="skip")
+    yield from ((name, "") for name in Secrets(config.state_root / SECRETS_FILE).names())
+
+
+RUNS = _offer(_runs)
+PLACES = _offer(_places)
+SIDES = _offer(_sides, folders=True)
+STEPS = _offer(_steps)
+DECISIONS = _offer(_decisions)
+BUNDLES = _offer(_bundles, folders=True)
+RUNNABLE = _offer(_runnable, folders=True)
+TASKS = _offer(_entries("tasks", ".json"))
+EVALS = _offer(_entries("evals", ".toml"))
+TASK_IDS = _offer(_ids_of("tasks"))
+EVAL_IDS = _offer(_ids_of("evals"))
+ARTIFACT_IDS = _offer(_ids_of("artifacts"))
+KEYS = _offer(_keys)
+SECRETS = _offer(_secrets)

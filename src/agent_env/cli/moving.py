@@ -1,0 +1,69 @@
+"""Watching images move and builds run, on standard error: a line a step, and on a terminal a bar for bytes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from agent_env.cli.output import clean, note
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
+    from agent_env.images import OnProgress, Progress
+
+_SAID = frozenset({"step", "log", "waiting", "retrying"})
+_UNITS = ((1000**3, "GB"), (1000**2, "MB"), (1000, "kB"))
+
+
+@contextmanager
+def moving(*, quiet: bool) -> Iterator[OnProgress]:
+    """The watcher that fits where standard error goes."""
+    if quiet:
+        yield lambda _: None
+    elif not sys.stderr.isatty():
+        yield _line
+    else:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            yield _Screen(bars)
+
+
+def bytes_text(count: int) -> str:
+    """A number of bytes as people read it."""
+    return next((f"{count / size:.1f} {unit}" for size, unit in _UNITS if count >= size), f"{count} B")
+
+
+def _line(event: Progress) -> None:
+    text = _text(event)
+    if text:
+        note(text)
+
+
+def _text(event: Progress) -> str | None:
+    if event.stage not in _SAID:
+        return None
+    return f"[{event.step}/{event.steps}] {event.message}" if event.stage == "step" else event.message
+
+
+class _Screen:
+    """Bars for what moves; lines go above them."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._tasks: dict[str, int] = {}
+
+    def __call__(self, event: Progress) -> None:
+        text = _text(event)
+        if text is not None:
+            self._bars.console.print(clean(text), markup=False, highlight=False)
+            return
+        if event.stage not in self._tasks:
+            self._tasks[event.stage] = int(self._bars.add_task(f"{event.stage} {clean(event.image)}", total=None))
+        task = next(one for one in self._bars.task_ids if int(one) == self._tasks[event.stage])
+        self._bars.update(task, completed=event.done_bytes, total=event.total_bytes)

@@ -1,0 +1,43 @@
+"""What keeps tasks from running on this machine, for the commands that only look."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from agent_env.cli.session import configuration, run_async
+from agent_env.errors import Problem, ProblemsError
+
+if TYPE_CHECKING:
+    from agent_env.engine import TaskPlan
+    from agent_env.engine.preflight import Preflight
+
+
+def refuse_unable(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any] | None = None) -> Sequence[Problem]:
+    """For a dry run: says what the run itself would say. What could not be found out comes back, as warnings.
+
+    Raises:
+        ProblemsError: Sandboxes that no provider of their chain can make here, images that are nowhere, secrets without a value.
+    """
+    found = _asked(plans, overrides)
+    if found.problems:
+        raise ProblemsError(found.problems)
+    return found.remarks
+
+
+def unable(plans: Mapping[str, TaskPlan], *, strict: bool) -> Sequence[Problem]:
+    """For a check of documents: what can't be done on this machine is no mistake of theirs, and so a warning.
+
+    Raises:
+        ProblemsError: What is wrong anywhere; with `strict` also what this machine can't do.
+    """
+    found = _asked(plans, None)
+    if found.mistakes or (strict and found.inabilities):
+        raise ProblemsError([*found.mistakes, *(found.inabilities if strict else ())])
+    return (*found.inabilities, *found.remarks)
+
+
+def _asked(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any] | None) -> Preflight:
+    from agent_env.engine.preflight import preflight
+
+    return run_async(lambda: preflight(configuration(), plans, overrides))

@@ -1,0 +1,114 @@
+"""Listing and removing stored documents, and listing what is up of them: what commands of one collection have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.session import opened_stores
+
+if TYPE_CHECKING:
+    from agent_env.stores import Document
+    from agent_env.stores.opening import Memory
+
+_NEWEST_RUNS = 200
+"""Of so many it is looked up what is up."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def page_options(function: F) -> F:
+    """The options of a list: which ids, how many, from where on."""
+    options = (
+        click.option("--contains", help="Only ids that contain this."),
+        click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."),
+        click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave this many out: the next page."),
+        json_option,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def recorded_as_up(memory: Memory, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Run and record of what the newest runs list under a key of their context, where its sandbox is recorded as being there."""
+    from agent_env.cli.session import context_of
+    from agent_env.stores.records import OPEN_STATES
+
+    for row in memory.journal.list_runs(limit=_NEWEST_RUNS):
+        stored = memory.journal.load(row.run_id)
+        there = {resource.id for resource in stored.resources if resource.state in OPEN_STATES}
+        for record in context_of(stored).get(key) or () if there else ():
+            if record.get("sandbox_id") in there:
+                yield row.run_id, record
+
+
+def show_deployed(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, what: str, as_json: bool) -> None:
+    """Shows what is up, a row each.
+
+    Args:
+        rows: Their values are in the columns' order.
+        columns: The table's heads.
+        what: What they are, in the singular: said where there is none.
+        as_json: Print one object instead.
+    """
+    if as_json:
+        write_json({"deployed": rows})
+    elif not rows:
+        note(f"no {what} is up")
+    else:
+        table(columns, [list(row.values()) for row in rows])
+
+
+def list_newest(
+    collection: str, facts: Callable[[Document], Mapping[str, Any]], *, limit: int, offset: int, as_json: bool, **which: Any
+) -> None:
+    """Shows the newest version of each document of a collection.
+
+    Args:
+        collection: Its name, and that of its list in the JSON.
+        facts: What is said of a document beside its id, version and dates.
+        limit: Most that are shown.
+        offset: How many are left out before.
+        as_json: For programs.
+        **which: Filters of `Documents.latest`.
+    """
+    with opened_stores() as stores:
+        page = stores.documents.latest(collection, limit=limit, offset=offset, **which)
+        found = [(document, facts(document)) for document in page.items]
+    if as_json:
+        items = [{"id": d.id, "version": d.version, **said, "digest": d.digest, "created_at": d.created_at} for d, said in found]
+        write_json({collection: items})
+    elif not found:
+        note(f"no {collection}")
+    else:
+        headings = ("ID", "VERSION", *(name.upper() for name in found[0][1]), "CREATED (UTC)")
+        rows = [(d.id, d.version, *said.values(), d.created_at[:19].replace("T", " ")) for d, said in found]
+        table(headings, rows, right=[i for i, value in enumerate(rows[0]) if isinstance(value, int)])
+        if len(found) == limit:
+            note(f"more: --offset {offset + limit}")
+
+
+def remove(collection: str, ids: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool) -> None:
+    """Removes documents, all or none.
+
+    Args:
+        collection: Where they are.
+        ids: Which.
+        version: Only this one; None is all.
+        known: Raises `NotFoundError`, with what is near, for an id that is not there.
+        as_json: For programs.
+    """
+    with opened_stores() as stores:
+        for id in ids:
+            known(stores, id)
+        for id in ids:
+            stores.documents.delete(collection, id, version)
+    if as_json:
+        write_json({"removed": list(ids)})
+    else:
+        for id in ids:
+            line(f"{id}: removed{f' v{version}' if version else ''}")

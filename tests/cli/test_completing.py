@@ -1,0 +1,84 @@
+"""What Tab offers, as a shell asks for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from tests.cli.tasks import PASSING, bundle
+from tests.cli.test_frame import COSTLY, loaded_by
+
+
+def offered(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[str]:
+    """What bash is told for the last word, without its `type,`."""
+    asked = {"_AGENT_ENV_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["agent-env", *words]), "COMP_CWORD": str(len(words))}
+    answer = cli(env={**asked, **(env or {})})
+    assert answer.err == ""
+    return [line.partition(",")[2] for line in answer.out.splitlines() if line.startswith("plain,")]
+
+
+@pytest.fixture
+def known(cli: Cli) -> str:
+    """The id of a kept run of a bundle `b`, beside a stored task and artifact."""
+    folder = bundle(cli.cwd / "b", first=PASSING, other=PASSING)
+    (folder / "evals").mkdir()
+    (folder / "evals/all.toml").write_text('tasks = ["first", "other"]')
+    assert cli("task", "create", cli.write("t.json", PASSING), "--id", "stored").code == 0
+    assert cli("artifact", "put", cli.write("words.txt", "x"), "--id", "words").code == 0
+    answer = cli("run", folder, "--task", "first", "--keep", "--json")
+    return str(answer.json["runs"][0]["run_id"])
+
+
+def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
+    for command in (
+        ["resume"],
+        ["runs", "show"],
+        ["runs", "logs"],
+        ["runs", "diff", known],
+        ["runs", "list", "--before"],
+        ["exec"],
+        ["shell"],
+    ):
+        assert offered(cli, *command, known[:6]) == [known], command
+    assert offered(cli, "runs", "rm", known, "run-") == []
+    assert offered(cli, "exec", f"{known}:") == [f"{known}:box"]
+    assert offered(cli, "cp", "run-") == [f"{known}:/"]
+    assert offered(cli, "resume", known, "--decide", "c") == ["check=repeat", "check=done"]
+    assert offered(cli, "runs", "review", known, "b") == ["box"]
+    assert offered(cli, "run", "he") == ["hello"]
+    assert offered(cli, "run", "stor") == ["stored"]
+    assert offered(cli, "bundle", "show", "to") == ["tour"]
+    assert offered(cli, "run", "b", "--task", "o") == ["other"]
+    assert offered(cli, "run", "b", "--task", "other", "--task", "") == ["first"]
+    assert offered(cli, "run", "b", "--eval", "") == ["all"]
+    assert offered(cli, "run", "hello", "--task", "") == ["hello"]
+    assert "stored" in offered(cli, "task", "run", "--id", "s")
+    assert offered(cli, "artifact", "get", "w") == ["words"]
+    assert offered(cli, "config", "explain", "limits.exec_s") == ["limits.exec_seconds"]
+
+
+@pytest.mark.parametrize("words", [["resume", ""], ["run", "b", "--task", ""], ["exec", "run-x:"], ["task", "get", "--id", ""]])
+def test_a_fresh_installation_offers_nothing_and_nothing_is_made_by_asking(cli: Cli, words: list[str]) -> None:
+    assert offered(cli, *words) == []
+    assert list(cli.home.iterdir()) == []
+
+
+def test_a_broken_configuration_or_database_offers_nothing(cli: Cli, known: str) -> None:
+    assert offered(cli, "resume", "", env={"AGENT_ENV_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x"}) == []
+    assert offered(cli, "resume", "", env={"AGENT_ENV_CONFIG": "/no/such/file"}) == []
+    for path in (cli.home / "state/agent-env").glob("agent-env.db*"):
+        path.write_bytes(b"no database" * 100)
+    assert offered(cli, "resume", "") == []
+
+
+def test_completing_loads_nothing_costly(cli: Cli, known: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in cli.environ().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("_AGENT_ENV_COMPLETE", "bash_complete")
+    for words in (["resume", "run-"], ["resume", known, "--decide", ""], ["run", str(cli.cwd / "b"), "--task", ""], ["runs", "show", ""]):
+        monkeypatch.setenv("COMP_WORDS", " ".join(["agent-env", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        loaded = loaded_by("from agent_env.cli import main\nmain([])")
+        assert not loaded & {*COSTLY} - {"logging", "importlib.metadata"}, words

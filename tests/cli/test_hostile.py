@@ -1,0 +1,180 @@
+"""Hostile files, closed streams, narrow terminals, interruptions at any moment: each ends in one message and the right exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import AGENT_ENV, Cli
+from tests.cli.tasks import PASSING, graded
+from tests.cli.test_run import PATIENCE, sandboxes
+
+STEP = '{"id": "a", "type": "review", "label": %s}'
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def written(data: bytes) -> Callable[[Path], None]:
+    return lambda path: path.write_bytes(data) and None
+
+
+FILES: dict[str, Callable[[Path], None]] = {
+    "a pipe": fifo,
+    "a folder": Path.mkdir,
+    "a link to itself": loop,
+    "a link to a device": lambda path: path.symlink_to("/dev/zero"),
+    "nothing": lambda path: None,
+    "empty": written(b""),
+    "UTF-16": written("[1]".encode("utf-16")),
+    "zero bytes": written(b"\0" * 100),
+    "random bytes": written(bytes(range(256))),
+    "deep": written(b"[" * 200_000),
+    "a huge number": written(b"[" + (STEP % ("9" * 5000)).encode() + b"]"),
+    "NaN": written(b"[" + (STEP % "NaN").encode() + b"]"),
+    "a key twice": written(b'[{"id": "a", "id": "b", "type": "review"}]'),
+    "half a surrogate": written(b"[" + (STEP % '"\\ud800"').encode() + b"]"),
+    "an archive": written(b"PK\x03\x04" + b"\0" * 64),
+}
+"""What may stand under a file's name → how it gets there."""
+
+COMMANDS: dict[str, list[str]] = {
+    "run": ["run", "FILE"],
+    "dry run": ["run", "FILE", "--dry-run"],
+    "task create": ["task", "create", "FILE", "--id", "t"],
+    "context": ["runs", "teardown", "--context-json", "FILE"],
+    "seeds": ["run", "hello", "--seeds", "FILE"],
+    "check": ["bundle", "check", "./FILE"],
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_cl02_no_file_makes_a_command_hang_or_break(cli: Cli, file: str) -> None:
+    FILES[file](cli.cwd / "x.json")
+    for name, words in COMMANDS.items():
+        answer = cli(*[word.replace("FILE", "x.json") for word in words], "--json")
+        assert answer.code == 2, (name, answer.all)
+        error = answer.json["error"]
+        assert error["code"] != "internal", (name, error)
+        assert "Traceback" not in answer.err
+        assert "x.json" in answer.out, name
+    assert cli("runs", "list", "--json").json["runs"] == []
+
+
+@pytest.mark.parametrize("file", ["a pipe", "a link to itself", "a link to a device", "nothing", "a folder"])
+def test_cl02_what_is_no_file_or_an_empty_folder_is_no_artifact(cli: Cli, file: str) -> None:
+    FILES[file](cli.cwd / "x")
+    answer = cli("artifact", "put", "x", "--id", "a", "--json")
+    assert answer.code == 2
+    assert answer.json["error"]["code"] != "internal"
+
+
+@pytest.mark.parametrize("output", ["/dev/null/x", "/proc/nowhere/x.json", "folder.json", "file/below"])
+def test_output_that_cannot_be_written_is_told_before_anything_runs(cli: Cli, output: str) -> None:
+    (cli.cwd / "folder.json").mkdir()
+    cli.write("file", "x")
+    answer = cli("run", "hello", "--output", output, "--json")
+    assert answer.code == 2
+    assert "can't be written" in answer.json["error"]["message"] or "is a folder" in answer.json["error"]["message"]
+    assert cli("runs", "list", "--json").json["runs"] == []
+
+
+def test_output_that_fails_at_the_end_leaves_the_results_whole(cli: Cli) -> None:
+    answer = cli("run", "hello", "--output", "/proc/x.json", "--json")
+    assert answer.code == 1
+    assert answer.json["runs"][0]["status"] == "completed"
+    assert answer.err.startswith("error: /proc/x.json can't be written")
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "0<&- 1>&- 2>&-"])
+@pytest.mark.parametrize("command", ["run hello --json", "runs list", "--help", "--version", "nonsense"])
+def test_closed_streams_change_nothing_but_what_is_read(cli: Cli, command: str, closed: str) -> None:
+    text = f"{AGENT_ENV} {command} {closed}"
+    done = subprocess.run(["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == (2 if command == "nonsense" else 0), done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert cli("runs", "list").code == 0  # no file of ours was taken for a stream
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.8])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_at_any_moment_has_its_exit_code_and_leaves_nothing(cli: Cli, number: signal.Signals, seconds: float) -> None:
+    process = cli.start("run", cli.write("t.json", graded("sleep 30")))
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=seconds)  # however far it has come by then
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE)
+    before_us = {1, -number}  # the interpreter's own answers while it starts; nothing of ours is in them
+    assert process.returncode == 128 + number or process.returncode in before_us
+    assert b"agent_env/" not in err, err.decode()
+    assert sandboxes(cli) == []
+
+
+@pytest.mark.parametrize("columns", [1, 20, 300])
+@pytest.mark.parametrize("extra", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_any_terminal_shows_the_result(cli: Cli, columns: int, extra: dict[str, str]) -> None:
+    seen = "".join(on_terminal(cli, columns, extra, "run", str(cli.write("t.json", PASSING))))
+    assert "passed" in seen
+    assert "Traceback" not in seen
+    if "NO_COLOR" in extra:
+        assert "\x1b[3" not in seen
+
+
+def on_terminal(cli: Cli, columns: int, extra: dict[str, str], *argv: str) -> Iterator[str]:
+    leader, follower = pty.openpty()
+    subprocess.run(["stty", "rows", "10", "cols", str(columns)], stdin=follower, check=True)
+    env = cli.environ({"TERM": "xterm", "COLUMNS": None, "NO_COLOR": None, **extra})
+    process = subprocess.Popen([AGENT_ENV, *argv], stdin=follower, stdout=follower, stderr=follower, env=env, cwd=cli.cwd)
+    os.close(follower)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if select.select([leader], [], [], 0.1)[0]:
+            try:
+                yield os.read(leader, 65536).decode(errors="replace")
+            except OSError:
+                break
+    assert process.wait(timeout=PATIENCE) == 0
+    os.close(leader)
+
+
+def test_json_stays_one_object_whatever_is_wrong(cli: Cli) -> None:
+    for words in (
+        ["runs", "show", "x"],
+        ["runs", "logs", "x"],
+        ["runs", "diff", "x", "y"],
+        ["runs", "cancel", "x"],
+        ["runs", "rm", "x"],
+        ["runs", "review", "x", "y", "abort"],
+        ["runs", "list", "--limit", "0"],
+        ["resume", "x"],
+        ["cp", "x:/y", "z"],
+        ["task", "get", "--id", "x"],
+        ["task", "validate", "--id", "x"],
+        ["task", "run", "--id", "x"],
+        ["task", "get-instance", "--id", "x"],
+        ["task", "list", "--limit", "many"],
+        ["artifact", "get", "x"],
+        ["artifact", "rm", "x"],
+        ["bundle", "show", "x"],
+        ["bundle", "init", "x"],
+        ["config", "explain", "x"],
+        ["trust", "x"],
+        ["run", "--strict"],
+    ):
+        answer = cli(*words, "--json")
+        assert answer.code == 2, words
+        assert set(json.loads(answer.out)) == {"error"}, words
