@@ -16,7 +16,7 @@ export UV_PYTHON_DOWNLOADS := never
 SYNC := sync --quiet --frozen --inexact --compile-bytecode --python $(PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow chaos lint format typecheck bench docs helper setup setup-dev system clean
+.PHONY: help demo test test-slow chaos lint format typecheck bench docs helper interop setup setup-dev system clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -24,7 +24,7 @@ help:  ## show this list
 demo: setup  ## run a real task to a score: no container engine, no account
 	@$(BIN)/agent-env run hello
 
-test: setup-dev system lint  ## install what the tests need, then run them all
+test: setup-dev system interop lint  ## install what the tests need, then run them all
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: setup-dev system  ## the long suites: soak, fuzz, large histories
@@ -32,6 +32,9 @@ test-slow: setup-dev system  ## the long suites: soak, fuzz, large histories
 
 chaos: setup-dev system  ## kill -9 at $(SEEDS) seeded moments; SEED=n replays one
 	$(BIN)/python -m tests.chaos --kills $(SEEDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos --places containers --database sqlite --kills $(SEEDS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.chaos.desk $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m pytest -q -m slow tests/acceptance/test_resuming_twice.py
 
 lint: setup-dev  ## style, types, and the import contract between floors
 	$(BIN)/ruff check .
@@ -53,6 +56,14 @@ helper: setup-dev  ## build the helper's binaries again, bit for bit
 	$(UV) $(SYNC) --all-extras --group dev --group helper
 	$(BIN)/python helper/build.py
 
+interop: $(UV)  ## environments of their own for other people's packages, see interop/README.md
+	@for lock in interop/*/uv.lock; do \
+	  env -u UV_PROJECT_ENVIRONMENT $(abspath $(UV)) sync --quiet --frozen --python $(PYTHON) --project "$$(dirname "$$lock")" || exit 1; done
+	@test -e interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16) || { \
+	  rm -rf interop/reference/.packages && $(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) \
+	  --target interop/reference/.packages -r interop/reference/requirements.txt && \
+	  touch interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16); }
+
 setup: $(UV)
 	@$(UV) $(SYNC) --no-dev
 	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
@@ -69,4 +80,4 @@ system:
 	@sh tools/install-test-system.sh
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .tools .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) interop/*/.venv .tools .mypy_cache .ruff_cache .hypothesis
