@@ -13,7 +13,9 @@ import pytest
 from agent_env.containers import ContainerPlace, EngineEndpoint
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ContainerNotRunningError
-from agent_env.places import Command, Ending
+from agent_env.places import Command, Ending, Upload
+from agent_env.waiting import poll
+from tests.busy import within
 from tests.container_engine import Bench, bench, pause
 
 LONG = 1000.0
@@ -114,6 +116,42 @@ async def test_a_pause_before_a_command_is_told_at_once_with_what_to_do(docker: 
         finally:
             await engine_does(here, place, "unpause")
         assert (await place.run(sh("echo again"))).stdout == b"again\n"
+
+
+CALLS: dict[str, Callable[[ContainerPlace], Awaitable[object]]] = {
+    "start": lambda place: place.start(Command(["true"])),
+    "stop_attempt": lambda place: place.stop_attempt("a1"),
+    "ledger": lambda place: place.ledger(),
+    "freeze": lambda place: place.freeze("a1"),
+    "thaw": lambda place: place.thaw("a1"),
+    "set_ttl": lambda place: place.set_ttl(60),
+    "open_tcp": lambda place: place.open_tcp(8000),
+    "ping": lambda place: place.ping(),
+    "put": lambda place: place.put([Upload(PurePosixPath("/tmp/x"), b"x")]),
+    "read": lambda place: place.read(PurePosixPath("/tmp/x")),
+    "stat": lambda place: place.stat([PurePosixPath("/tmp/x")]),
+    "remove": lambda place: place.remove([PurePosixPath("/tmp/x")]),
+}
+
+
+async def test_whatever_was_asked_when_the_container_ended_says_with_what_code_and_the_end_of_its_log(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with bench(docker, busybox) as here:
+        over = await here.deploy(argv=("sh", "-c", "sleep 0.2; echo boom >&2; exit 3"))
+
+        async def ended() -> bool | None:
+            return True if over._connection.error is not None else None
+
+        await poll(ended, within_seconds=within(5), what="the container's end", limits=DEFAULT_LIMITS)
+
+        async def as_though_just_before() -> None:
+            """The connection was looked at in the moment before the container's end."""
+
+        monkeypatch.setattr(over, "ready", as_though_just_before)
+        for call in CALLS.values():
+            with pytest.raises(ContainerNotRunningError, match=r"exited with code 3(.|\n)*boom"):
+                await call(over)
 
 
 @pytest.mark.timeout(300)

@@ -34,7 +34,7 @@ from agent_env.places.helper.place import HelperPlace
 from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, HelperConfig, LedgerRecord
 from agent_env.places.helper.worker import TcpStream
-from agent_env.places.place import Command, Completed, Ending, Entry, LedgerEntry, Missing, PlaceKind, Upload
+from agent_env.places.place import Command, Completed, Ending, Entry, Missing, PlaceKind, Upload
 from agent_env.places.workdir import hand_over, is_concerned
 from agent_env.redaction import Redactor
 from agent_env.waiting import poll
@@ -198,12 +198,15 @@ class ContainerPlace(HelperPlace):
 
     @asynccontextmanager
     async def _told_why(self) -> AsyncIterator[None]:
-        """Has a connection; of work that is cut because the container ends, the error says what became of it."""
+        """Has a connection; of work that is cut because the container ends or stands still, the error says what became of it."""
         await self.ready()
         try:
             yield
-        except TransportLostError as error:
-            raise await self._explained(error) from error
+        except (TransportLostError, SandboxUnavailableError, DeadlineError) as error:
+            why = await self._explained(error)
+            if why is error:
+                raise
+            raise why from error
 
     async def _greet(self) -> None:
         connection = await self._open()
@@ -280,48 +283,43 @@ class ContainerPlace(HelperPlace):
 
     async def start(self, command: Command) -> HelperProcess:
         """Starts a command whose output is streamed, also when the engine goes meanwhile and comes back; see `Place.start`."""
-        await self.ready()
-        return await process.start(self._connection, command, self._limits, again=self._again())
+        async with self._told_why():
+            return await process.start(self._connection, command, self._limits, again=self._again())
 
     async def stop_attempt(self, attempt: str) -> int:
         """Kills whatever still runs for an attempt, and waits until it is gone. Returns how many trees were killed."""
-        await self.ready()
-        return await super().stop_attempt(attempt)
-
-    async def ledger(self) -> Sequence[LedgerEntry]:
-        """What the container runs now, its own command too, and what it ran last."""
-        await self.ready()
-        return await super().ledger()
+        async with self._told_why():
+            return await super().stop_attempt(attempt)
 
     async def ledger_records(self) -> Sequence[LedgerRecord]:
-        """The ledger with the endings of what is over."""
-        await self.ready()
-        return await super().ledger_records()
+        """What the container runs now, its own command too, and what it ran last, with the endings of what is over."""
+        async with self._told_why():
+            return await super().ledger_records()
 
     async def freeze(self, *attempts: str) -> int:
         """Stops these attempts' trees, or where none is named all, in one go where they stand."""
-        await self.ready()
-        return await super().freeze(*attempts)
+        async with self._told_why():
+            return await super().freeze(*attempts)
 
     async def thaw(self, *attempts: str) -> int:
         """Lets frozen trees go on."""
-        await self.ready()
-        return await super().thaw(*attempts)
+        async with self._told_why():
+            return await super().thaw(*attempts)
 
     async def set_ttl(self, seconds: float) -> None:
         """Tells the helper when to end the container by itself, counted from now; 0 means never."""
-        await self.ready()
-        await super().set_ttl(seconds)
+        async with self._told_why():
+            await super().set_ttl(seconds)
 
     async def open_tcp(self, port: int) -> TcpStream:
         """Connects to a port on the container's own loopback."""
-        await self.ready()
-        return await super().open_tcp(port)
+        async with self._told_why():
+            return await super().open_tcp(port)
 
     async def ping(self) -> None:
         """Asks whether the helper answers."""
-        await self.ready()
-        await super().ping()
+        async with self._told_why():
+            await super().ping()
 
     # files
 
