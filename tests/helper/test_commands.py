@@ -343,7 +343,7 @@ FLOOD = "head -c 9000000 /dev/zero"
 
 async def test_a_reader_who_is_slow_is_no_place_that_hangs() -> None:
     """Nobody takes the output for longer than all deadlines together."""
-    async with helper(limits=short(answer_margin_seconds=0.1, kill_grace_seconds=0.1)) as (_, place):
+    async with helper(limits=short(answer_margin_seconds=0.1, cleanup_seconds=0.1, kill_grace_seconds=0.1)) as (_, place):
         process = await place.start(replace(sh(FLOOD), timeout_seconds=0.3))
         output = process.output()
         taken = len((await anext(output))[1])

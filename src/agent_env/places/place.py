@@ -204,7 +204,8 @@ class Place(Protocol):
 
     All methods raise `SandboxUnavailableError` when the place is gone or stopped, `TransportLostError` when the connection broke
     in the middle (except `run`, which tells it as `Ending.LOST`), `DeadlineError` when it does not answer within its
-    deadline plus `Limits.answer_margin_seconds`, and `SupersededError` when a later owner has taken the place over.
+    deadline plus `Limits.cleanup_seconds` and `Limits.answer_margin_seconds`, and `SupersededError` when a later owner has taken
+    the place over.
     """
 
     @property

@@ -89,10 +89,10 @@ class Execution:
             raise
 
     def _wait_until_overdue(self) -> None:
-        """By then the place has told the ending, if it can."""
+        """By then the place has told the ending, if it can: a tree of thousands takes seconds to die where others want to run too."""
         if self._timer is not None:
             self._timer.cancel()
-        margin = self._limits.answer_margin_seconds
+        margin = self._limits.cleanup_seconds + self._limits.answer_margin_seconds
         over = self._begun + self._timeout + self._grace + margin
         self._timer = self._loop.call_at(max(over, self._loop.time() + margin), self._overdue)
 
