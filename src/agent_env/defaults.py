@@ -164,6 +164,10 @@ class Limits:
     """What a judge is shown of an answer and a trajectory, about a tenth of a million tokens; of what is longer, the middle is left out."""
     judge_result_characters: int = 1024
     """What it is shown of one tool's result."""
+    judge_search_seconds: float = 10.0
+    """Looking for one expression of a step among the agent's actions."""
+    judge_picture_bytes: int = 5 * MIB
+    """The largest picture that it is shown; what most model APIs take."""
     # Engine
     lease_seconds: float = 30.0
     lease_renew_seconds: float = 10.0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tests.agent_steps.conftest import AGENT, SOLVER, Operator, probe, prompt
 
 pytestmark = pytest.mark.timeout(900)
 
+SCRIPTED_FOLDER = Path(__file__).parents[2] / "src/agent_env_bundles/agents/agents/scripted"
 WHERE = "import os, socket\ndef run(given):\n    return [socket.gethostname(), os.getcwd(), os.getuid(), 'env' in given]\n"
 
 
@@ -30,12 +33,21 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
             probe("probe_file_contains", "/work/artifact/hello.txt", expected="hello")]},
         {"id": "out", "type": "verify_sandbox", **SOLVER, "verifier_id": "out", "criteria": [probe("probe_file_exists", str(sentinel))]},
         {"id": "collect", "type": "collect_artifacts", **SOLVER, "base_path": "/workspace", "artifact_paths": ["out.txt"]},
+        {"id": "judge", "type": "rubrics_verifier", "prompt_id": "ask", "judge_a2a_agent_id": "judge", "controls": False,
+         "output_format": "rubric_evidence", "criteria": [{"id": "read", "title": "It read the file"}]},
     ]  # fmt: skip
     folder = user.bundle("b", {"where": WHERE}, t=steps)
+    shutil.copytree(SCRIPTED_FOLDER, folder / "agents/judge")
+    verdict = {"id": "c1", "justification": "it says so", "evidence": ["answer"], "evidence_status": "supported", "score": 1}
+    script = json.dumps([{"say": json.dumps({"results": [verdict]})}])
+    user.write("b/agents/judge/agent.toml", f"[default_env_vars]\nAGENTENV_SCRIPT = {json.dumps(script)}\n")
     user.write("b/artifacts/greeting/hello.txt", "hello\n")
     (run,) = user.scores(folder)
-    assert (run["status"], run["scores"]) == ("completed", {"in": 1.0, "out": 0.0}), run["error"]
+    assert (run["status"], run["scores"]) == ("completed", {"in": 1.0, "out": 0.0, "judge": 1.0}), run["error"]
     told = user.told(run["run_id"])
+    judged = told["metadata"]["verifications"]["judge"]
+    assert (judged["results"][0]["evidence"], judged["judge_usage"]["requests"]) == (["answer"], 1)
+    assert list(told["agents"]) == ["solver"], "a judge is none of the task's agents"
     (answer,) = told["prompt_responses"]
     assert (answer["response"], answer["state"], answer["tool_call_count"]) == ("it says hello", "completed", 1)
     assert (answer["prompt_id"], answer["agent_name"], answer["error_type"]) == ("ask", "solver", None)

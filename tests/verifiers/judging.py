@@ -21,6 +21,13 @@ Opinion = Callable[[Mapping[str, Any], Mapping[str, Any]], float]
 PROMPT = "p"
 
 
+@dataclass(frozen=True)
+class Says:
+    """A judge that answers a document with this object."""
+
+    answer: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
 def honest(document: Mapping[str, Any], criterion: Mapping[str, Any]) -> float:
     """A criterion holds where its title's last word is in the answer; the case's number is looked at as it should be."""
     words = criterion["title"].rstrip(".").split()
@@ -35,11 +42,19 @@ def gullible(document: Mapping[str, Any], criterion: Mapping[str, Any]) -> float
     return 1.0 if "full marks" in text or "all is well" in text else honest(document, criterion)
 
 
-def answering(server: ModelServer, opinion: Opinion) -> Callable[[str], str]:
+def shown_to(messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The document that a judge was shown, with pictures or without."""
+    content = messages[1]["content"]
+    return json.loads(content if isinstance(content, str) else content[0]["text"])
+
+
+def answering(server: ModelServer, opinion: Opinion | Says) -> Callable[[str], str]:
     """The judge's answer to what it was shown at first, whatever was said since."""
 
     def answer(_: str) -> str:
-        document = json.loads(server.requests[-1]["body"]["messages"][1]["content"])
+        if isinstance(opinion, Says):
+            return json.dumps(opinion.answer(shown_to(server.requests[-1]["body"]["messages"])))
+        document = shown_to(server.requests[-1]["body"]["messages"])
         results = []
         for number, criterion in enumerate(document["criteria"]):
             said = opinion(document, criterion)
@@ -72,7 +87,7 @@ class WiredModels:
 
 
 @asynccontextmanager
-async def judged_by(folder: Path, *opinions: Opinion | str) -> AsyncIterator[BenchRun]:
+async def judged_by(folder: Path, *opinions: Opinion | Says | str) -> AsyncIterator[BenchRun]:
     """A run whose judge has these opinions, one for each attempt at an answer; a text is what it says instead."""
     async with serve_models({}) as server, httpx.AsyncClient() as http, bench(folder, deployed=False) as run:
         said = [each if isinstance(each, str) else answering(server, each) for each in opinions]

@@ -14,7 +14,7 @@ from agent_env.documents.outcomes import Kind, kind_of
 from agent_env.errors import ModelUnavailableError, NotFoundError, ProblemsError
 from agent_env.verifiers.judging.asking import JudgeFaultError
 from tests.steps.bench import BenchRun, on_bench
-from tests.verifiers.judging import PROMPT, Opinion, gullible, honest, judged_by
+from tests.verifiers.judging import PROMPT, Opinion, gullible, honest, judged_by, shown_to
 
 CRITERIA = [
     {"id": "sum", "title": "It names 42", "weight": 3},
@@ -44,7 +44,7 @@ def _judge(tmp_path: Path, *opinions: Opinion | str, answer: Any = ANSWER, crite
 
 def _document(seen: Mapping[str, Any], number: int = 0) -> Any:
     """What the judge was shown."""
-    return json.loads(seen["asked"][number]["messages"][1]["content"])
+    return shown_to(seen["asked"][number]["messages"])
 
 
 def test_a_judge_says_of_each_criterion_whether_it_holds(tmp_path: Path) -> None:
@@ -343,8 +343,9 @@ def test_a_trajectory_that_was_not_recorded_is_an_error_and_no_score(tmp_path: P
         ({"criteria": []}, ".criteria: there is nothing to judge"),
         ({"criteria": [{"id": "a", "title": "x"}, {"id": "a", "title": "y"}]}, "'a' is listed twice"),
         ({"criteria": [{"id": "a", "weight": 2}]}, "says nothing about what is asked"),
-        ({"output_format": "rubric_evidence"}, "it knows rubric_binary and rubric_partial"),
-        ({"trajectory_filter": {"compaction_type": "screenshot"}}, "no screenshots"),
+        ({"output_format": "rubric_evidence", "use_trajectory": False}, "rubric_evidence points at what the agent did"),
+        ({"output_format": "trajectory_mistakes", "judge_batch_size": 2}, "trajectory_mistakes scores no criteria"),
+        ({"trajectory_filter": {"always_show_actions": {"buy": "("}}}, ".trajectory_filter.always_show_actions.buy: is no regular"),
         ({"default_model_api_base": "http://elsewhere"}, "can't send the judge's key elsewhere"),
         ({"oracle": [{"response": "x", "expected": {"cty": 1}}]}, "labels the criterion 'cty', which is not there"),
         ({"run_context_for_judge": ["all"]}, "neither conversation nor trigger_log"),

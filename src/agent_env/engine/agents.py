@@ -131,7 +131,7 @@ class Agents:
         if not plan.takes_credentials or _KEY_VARIABLE in {*request.env, *request.secrets}:
             return plan
         own = request.env.get(_URL_VARIABLE)
-        access = await self._shared.models().access(plan.agent_name, model=plan.default_model, base_url=own)
+        access = await self._shared.models().access(plan.agent_name, role=request.model_role, model=plan.default_model, base_url=own)
         if access is None:
             tell(f"no model is configured, so agent {plan.agent_name} is given none")
             return plan

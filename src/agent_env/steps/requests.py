@@ -139,6 +139,8 @@ class AgentRequest:
     ttl_seconds: float = 7200.0
     network: NetworkPolicy | None = None
     attribution: Mapping[str, str] = field(default_factory=dict)
+    model_role: Literal["agent", "judge"] = "agent"
+    """Whose models it asks, and whose budget that uses up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.defaults import KIB
-from agent_env.errors import DeadlineError, InfrastructureError
+from agent_env.errors import DeadlineError, InfrastructureError, TaskError
 from agent_env.waiting import deadline
 
 _BACKTRACKS = re.compile(r"[*+?{(|]")
@@ -31,6 +32,13 @@ for line in sys.stdin.buffer:
     text = data.decode("utf-8", "replace")
     found = re.search(pattern, text, flags) is not None
     print(json.dumps([found, text.encode("utf-8") != data]), flush=True)
+"""
+
+_LINE_SEARCHER = """
+import json, re, sys
+pattern, lines = json.load(sys.stdin)
+search = re.compile(pattern).search
+json.dump([index for index, line in enumerate(lines) if search(line)], sys.stdout)
 """
 
 
@@ -63,6 +71,25 @@ async def search(searches: Sequence[Search], *, timeout_seconds: float) -> list[
         answers.update(zip(left, told, strict=False))
         left = left[len(told) :]
     return [answers[index] for index in range(len(searches))]
+
+
+def lines_that_match(pattern: str, lines: Sequence[str], *, timeout_seconds: float) -> frozenset[int]:
+    """Which of some lines an expression is found in, by their numbers from 0. Blocks; call it in a worker thread.
+
+    Raises:
+        TaskError: The expression takes too long.
+        InfrastructureError: The child ended early.
+    """
+    if not lines:
+        return frozenset()
+    argv = [sys.executable, "-I", "-S", "-c", _LINE_SEARCHER]
+    try:
+        found = subprocess.run(argv, input=json.dumps([pattern, lines]).encode(), capture_output=True, timeout=timeout_seconds, check=True)
+    except subprocess.TimeoutExpired:
+        raise TaskError(f"the expression {pattern!r} takes longer than {timeout_seconds:g} s", hint="a plainer expression") from None
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise InfrastructureError(f"searching for {pattern!r} broke off: {error}") from error
+    return frozenset(json.loads(found.stdout))
 
 
 def _is_quick(search: Search) -> bool:

@@ -6,13 +6,11 @@ can't be trusted nothing is scored. What the agent wrote is evidence and never s
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import Field, field_serializer, model_validator
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
@@ -20,56 +18,37 @@ from agent_env.errors import Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import Number, OptionalName, Seconds, Texts, Whole, default_to_id
 from agent_env.verifiers.answers import answer_to, failed_answer
-from agent_env.verifiers.judging.agreement import Labelled
-from agent_env.verifiers.judging.asking import Judge, JudgeFaultError, Question
-from agent_env.verifiers.judging.evidence import Asked, evidence_of
-from agent_env.verifiers.judging.judges import AgentJudge, ModelJudge
-from agent_env.verifiers.judging.material import Material, Shown, material
-from agent_env.verifiers.judging.oracle import OracleCase, OracleReport, oracle_problems, pairs, varied
-from agent_env.verifiers.judging.panel import Judged, Panel
-from agent_env.verifiers.judging.rubric import Format, RubricCriterion, rubric_problems
+from agent_env.verifiers.judging.filtering import TrajectoryFilter
+from agent_env.verifiers.judging.oracle import OracleCase, oracle_problems
+from agent_env.verifiers.judging.rubric import Output, RubricCriterion, rubric_problems
 from agent_env.verifiers.scoring import Aggregator, aggregate
 
 _MOST_SAMPLES = 101
-_IMAGES = "this version shows a judge text alone, and no screenshots"
-
-
-class TrajectoryFilter(BaseModel):
-    """What of a trajectory the judge sees."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
-
-    include_tool_calls: bool = True
-    """The agent's calls of tools."""
-    include_tool_call_results: bool = True
-    """What they came to, each cut to `limits.judge_result_characters`."""
-    include_response: bool = True
-    """What the agent said."""
-    include_thinking: bool = False
-    """What it thought."""
-    compaction_type: Literal["default", "screenshot"] = "default"
-    """`screenshot` is refused: judges are shown text alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement(StepResult):
-    """The rows of a rubric, the score that they make, and how far to trust them."""
+    """The rows of a verification, the score that they make, and how far to trust them."""
 
     verifier_id: str
     score: float | None
     rows: tuple[dict[str, Json], ...]
     facts: Mapping[str, Json] = field(default_factory=dict)
+    beside: Judgement | None = None
+    """The mistakes, where a rubric was asked for as well."""
 
-    def updates(self) -> tuple[Update, ...]:
-        """Puts the verification under its id."""
-        return (SetMetadata(("verifications", self.verifier_id), {"results": list(self.rows), "score": self.score, **self.facts}),)
+    def updates(self) -> Iterator[Update]:
+        """Puts the verification under its id, and that of mistakes under its own."""
+        yield SetMetadata(("verifications", self.verifier_id), {"results": list(self.rows), "score": self.score, **self.facts})
+        if self.beside is not None:
+            yield from self.beside.updates()
 
     def scores(self) -> dict[str, float | None]:
-        """Its own score."""
-        return {self.verifier_id: self.score}
+        """Its score; that of the mistakes as well."""
+        return {self.verifier_id: self.score, **(self.beside.scores() if self.beside is not None else {})}
 
     def summary(self) -> str:
-        """The score, how many criteria passed, and what the judge cost."""
+        """The score, how many rows passed, and what the judge cost."""
         passed = sum(row.get("result") is True for row in self.rows)
         cost = (self.facts.get("judge_usage") or {}).get("cost_usd")
         shown = "unscored" if self.score is None else f"{self.score:g}"
@@ -111,17 +90,18 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
     effort: str | None = None
     """Of a judging agent; of a model it is sent as `reasoning_effort`."""
     use_agent_judge: bool = True
-    """Without `agent_name` a model judges in either case: it is shown the trajectory itself, so no agent is deployed to read it."""
+    """False: a model judges in any case. True deploys no agent by itself: a model is shown the trajectory, so nothing has to read it."""
     use_trajectory: bool = True
     """Show the judge what the agent did, and not only what it answered."""
     judge_a2a_agent_id: OptionalName = None
-    """Kept; a judging agent is one that a step deployed (`agent_name`)."""
+    """An agent that is deployed to judge, and taken down afterwards; `agent_name` and `use_agent_judge: false` come before it."""
     judge_sandbox_type: OptionalName = None
-    """Kept, without effect."""
+    """The provider of its sandbox, or a comma-separated chain of them."""
     judge_timeout_seconds: Seconds = DEFAULT_LIMITS.judge_seconds
     """Limit of one answer of the judge."""
-    output_format: str = Format.BINARY.value
-    """`rubric_binary` (met or not) or `rubric_partial` (how far)."""
+    output_format: Output = Output.BINARY
+    """`rubric_binary` (met or not), `rubric_partial` (how far), `rubric_evidence` (met or not, with the places that show it),
+    `trajectory_mistakes` (what was done wrong, and how bad that was) or `rubric_evidence_with_mistakes` (both, as two verifications)."""
     grading_policy_prompt: str | None = None
     """The author's own words on how to grade, after ours."""
     context_facts_for_judge: dict[str, str] | None = None
@@ -139,7 +119,7 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
     the middle one; how far they agree is recorded."""
     oracle: tuple[OracleCase, ...] = ()
     """Labelled answers (`response`, `expected`: criterion's id → score) that the judge has to get right first, also padded and with a word
-    to the judge."""
+    to the judge; each is judged `samples` times, as the answer itself is."""
     oracle_accuracy: Annotated[Number, Field(ge=0, le=1)] = 0.8
     """The share of labels below which the judge scores nothing."""
     controls: bool = True
@@ -164,21 +144,13 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
     def _as_written(self, criteria: tuple[RubricCriterion, ...]) -> list[dict[str, Json]]:
         return [each.as_written() for each in criteria]
 
-    @property
-    def format(self) -> Format:
-        """What the judge says of each criterion."""
-        return Format(self.output_format)
-
     def problems(self, plan: Plan) -> Iterator[Problem]:
-        """Criteria, labels, and what this version does not do."""
-        if self.output_format not in set(Format):
-            why = f"{_IMAGES}; it knows {' and '.join(Format)}"
-            yield Problem(f"output_format {self.output_format!r} is not there: {why}", path=".output_format")
-            return
-        yield from rubric_problems(self.criteria, self.format)
+        """Criteria, labels, and what does not go together."""
+        yield from rubric_problems(self.criteria, self.output_format)
         yield from oracle_problems(self.oracle, self.criteria)
-        if self.trajectory_filter is not None and self.trajectory_filter.compaction_type == "screenshot":
-            yield Problem(_IMAGES, path=".trajectory_filter.compaction_type", hint='"default"')
+        yield from self._output_problems()
+        for found in self.trajectory_filter.problems() if self.trajectory_filter is not None else ():
+            yield replace(found, path=f".trajectory_filter{found.path}")
         if self.default_model_api_base is not None:
             hint = "[model] base_url of the configuration, with its own key"
             yield Problem("a task can't send the judge's key elsewhere", path=".default_model_api_base", hint=hint)
@@ -189,6 +161,15 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
             graded = {getattr(step, "agent_name", None) for step in plan.deployers(self.id, "prompt_agent", prompt_id=self.prompt_id)}
             if self.agent_name in graded:
                 yield Problem(f"agent {self.agent_name!r} would judge its own answer", path=".agent_name")
+
+    def _output_problems(self) -> Iterator[Problem]:
+        output = self.output_format
+        if output.points_at_evidence and not self.use_trajectory:
+            yield Problem(f"{output} points at what the agent did", path=".use_trajectory", hint="leave it true")
+        if output is Output.MISTAKES:
+            for name in ("oracle", "judge_batch_size"):
+                if getattr(self, name):
+                    yield Problem(f"{output} scores no criteria, so this means nothing", path=f".{name}", hint="leave it out")
 
     async def execute(self, run: Run) -> Judgement:
         """Judges.
@@ -201,139 +182,8 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
         answer = answer_to(run, self.prompt_id, concerns=self.id)
         failed = failed_answer(answer)
         if failed is not None:
-            return Judgement(self.verifier_id, aggregate([failed], self.score_aggregator), (failed,), {"format": self.format.value})
-        work = _Work.of(self, run)
-        asked = Asked(
-            trajectory=self._shown if self.use_trajectory else None,
-            facts=self.context_facts_for_judge or {},
-            up_to_turn=work.up_to_turn,
-            conversation="conversation" in (self.run_context_for_judge or ()),
-            trigger_log="trigger_log" in (self.run_context_for_judge or ()),
-        )
-        task, evidence = await asyncio.to_thread(evidence_of, run, answer, asked, concerns=self.id)
-        shown = await asyncio.to_thread(material, task, evidence, run.limits, withhold=self.withhold_addressed_text)
-        return await work.judgement(shown)
+            return Judgement(self.verifier_id, aggregate([failed], self.score_aggregator), (failed,), {"format": self.output_format.value})
+        from agent_env.verifiers.rubrics_work import Work
 
-    @property
-    def _shown(self) -> Shown:
-        chosen = self.trajectory_filter or TrajectoryFilter()
-        return Shown(
-            tool_calls=chosen.include_tool_calls,
-            tool_call_results=chosen.include_tool_call_results,
-            response=chosen.include_response,
-            thinking=chosen.include_thinking,
-        )
-
-
-@dataclass(frozen=True)
-class _Work:
-    """One judgement, with what this run says otherwise than the step."""
-
-    step: RubricsVerifier
-    run: Run
-    criteria: Sequence[RubricCriterion]
-    up_to_turn: int | None
-    model: str | None
-    panel: Panel
-
-    @classmethod
-    def of(cls, step: RubricsVerifier, run: Run) -> _Work:
-        """From the step's fields, and the run's overrides over them."""
-        own, overrides = run.overrides(), run.run_overrides()
-        criteria = [RubricCriterion.model_validate(each) for each in own["criteria"]] if own.get("criteria") else step.criteria
-        model = overrides.get("judge_model") or step.default_model
-        effort, thinking = (
-            overrides.get("judge_effort") or step.effort,
-            overrides.get("judge_max_thinking_tokens") or step.max_thinking_tokens,
-        )
-        judge: Judge
-        if step.agent_name is not None:
-            config = {"model": model, "effort": effort, "max_thinking_tokens": thinking}
-            given = {name: value for name, value in config.items() if value is not None}
-            judge = AgentJudge(run, step.id, step.agent_name, given, step.judge_timeout_seconds)
-        else:
-            params = {**({"reasoning_effort": effort} if effort else {}), **step.judge_params}
-            judge = ModelJudge(run, step.id, model, params, step.judge_timeout_seconds)
-        panel = Panel(
-            judge,
-            samples=step.samples,
-            attempts=run.limits.judge_attempts,
-            concurrency=overrides.get("judge_batch_concurrency") or step.judge_batch_concurrency or run.limits.judge_concurrency,
-            batch_size=overrides.get("judge_batch_size") or step.judge_batch_size,
-            on_answer=lambda done, total: run.progress("judgements", done=done, total=total),
-        )
-        return cls(step, run, criteria, own.get("grade_up_to_turn") or step.grade_up_to_turn, model, panel)
-
-    async def judgement(self, shown: Material) -> Judgement:
-        """Checks the judge, and has it judge."""
-        step = self.step
-        if shown.passages:
-            self.run.progress(f"the evidence speaks to the judge: {shown.passages[0].text[:80]!r}")
-        report, checking = await self._checked(shown) if step.oracle else (None, [])
-        judged = await self.panel.judged(self._question(shown))
-        rows = tuple(judged.rows())
-        cost = sum((each.cost for each in checking), judged.cost)
-        facts: dict[str, Json] = {
-            "format": step.format.value,
-            "judge_model": judged.samples[0].model or self.model,
-            "judge_usage": cost.to_json(),
-            "judge_output_retries": judged.corrections,
-            **self._trust(judged, report),
-            **shown.to_json(),
-            **await self._kept(shown, judged, checking),
-        }
-        if self.up_to_turn is not None:
-            facts["graded_up_to_turn"] = self.up_to_turn
-        return Judgement(step.verifier_id, aggregate(rows, step.score_aggregator), rows, facts)
-
-    def _question(self, shown: Material) -> Question:
-        step = self.step
-        return Question(shown.task, shown.evidence, self.criteria, step.format, step.grading_policy_prompt, step.controls)
-
-    async def _checked(self, shown: Material) -> tuple[OracleReport, list[Judged]]:
-        """The judge against the labels, and what it said of them.
-
-        Raises:
-            JudgeFaultError: It is not good enough.
-        """
-        found: dict[Any, list[tuple[float, float]]] = {}
-        all_judged: list[Judged] = []
-        panel = replace(self.panel, samples=1)
-        for case in self.step.oracle:
-            for variant, response in varied(case):
-                made = material(shown.task, {"answer": response}, self.run.limits, withhold=self.step.withhold_addressed_text)
-                try:
-                    judged = await panel.judged(self._question(made))
-                except JudgeFaultError:
-                    found.setdefault(variant, []).extend((1 - label, label) for label in case.expected.values())
-                    continue
-                all_judged.append(judged)
-                found.setdefault(variant, []).extend(pairs(case, {each.id: judged.score(each.id) for each in self.criteria}))
-        report = OracleReport({variant: Labelled.of(each) for variant, each in found.items()}, self.step.oracle_accuracy)
-        if not report.passed:
-            raise JudgeFaultError(
-                f"the judge is right about {report.accuracy:.0%} of the labelled answers, and {report.threshold:.0%} are asked for:"
-                f" {json.dumps(report.to_json()['variants'])}",
-                concerns=self.step.id,
-                hint="another model, plainer criteria, or a lower oracle_accuracy",
-            )
-        return report, all_judged
-
-    def _trust(self, judged: Judged, report: OracleReport | None) -> dict[str, Json]:
-        said: dict[str, Json] = {"agreement": judged.agreement().to_json()}
-        if judged.compromised:
-            said["judgements_thrown_away"] = judged.compromised
-        if report is not None:
-            said["oracle"] = report.to_json()
-        return said
-
-    async def _kept(self, shown: Material, judged: Judged, checking: Sequence[Judged]) -> dict[str, Json]:
-        """What the judge was shown and what it said, as objects."""
-        seen = json.dumps({"task": shown.task, "evidence": shown.evidence}, ensure_ascii=False, indent=1)
-        exchanges = [exchange for each in (judged, *checking) for exchange in each.exchanges()]
-        objects = {"compact_trajectory": seen, "judge_trajectory": json.dumps(exchanges, ensure_ascii=False, indent=1)}
-        urls: dict[str, Json] = {}
-        for name, text in objects.items():
-            ref = await asyncio.to_thread(self.run.objects.put, text.encode("utf-8", "replace"), media_type="application/json")
-            urls |= {f"{name}_object_url": ref.url, f"{name}_s3_uri": ref.url}
-        return urls
+        async with Work.of(self, run) as work:
+            return await work.judgement(answer)

@@ -11,6 +11,7 @@ from agent_env_sdk.wire.trajectory import atif
 
 from agent_env.errors import NotFoundError
 from agent_env.verifiers.judging.material import Shown, conversation_of, steps_of
+from agent_env.verifiers.judging.screenshots import Actions, Choice, Gallery, action_log, gallery_of, pictured
 from agent_env.verifiers.run_records import run_record
 
 if TYPE_CHECKING:
@@ -34,33 +35,42 @@ class Asked:
     up_to_turn: int | None = None
     conversation: bool = False
     trigger_log: bool = False
+    numbered: bool = False
+    """Steps have numbers, by which the judge points at them."""
+    pictures: Choice | None = None
+    actions: Actions | None = None
+    """A line a call, in place of the trajectory's whole text."""
 
 
-def evidence_of(run: Run, answer: PromptResponse, asked: Asked, *, concerns: str) -> tuple[Json, dict[str, Json]]:
-    """The task that the agent was given, and the evidence by name.
+def evidence_of(run: Run, answer: PromptResponse, asked: Asked, *, concerns: str) -> tuple[Json, dict[str, Json], Gallery]:
+    """The task that the agent was given, the evidence by name, and the pictures among it.
 
     Raises:
         NotFoundError: Something that is asked for was not recorded.
     """
     evidence: dict[str, Json] = {}
-    trajectory: list[dict[str, Json]] = []
+    documents: list[dict[str, Json]] = []
+    gallery = Gallery()
     said = answer.response or ""
     if asked.trajectory is not None or asked.up_to_turn is not None:
-        documents = list(_documents(run, answer, asked.up_to_turn, concerns))
+        found = list(_documents(run, answer, asked.up_to_turn, concerns))
+        documents, taken = pictured(found, limit_bytes=run.limits.judge_picture_bytes)
+        gallery = gallery_of(taken, asked.pictures, timeout_seconds=run.limits.judge_search_seconds)
         if asked.up_to_turn is not None:
             said = _last_word(documents[-1]) or said
-        if asked.trajectory is not None:
-            trajectory = [step for each in documents for step in steps_of(each, asked.trajectory, run.limits)]
     evidence["answer"] = said
     if answer.structured_output is not None and asked.up_to_turn is None:
         evidence["structured_output"] = answer.structured_output
-    if asked.trajectory is not None:
-        evidence["trajectory"] = trajectory
+    if asked.trajectory is not None and asked.actions is None:
+        shown = asked.trajectory
+        evidence["trajectory"] = [step for each in documents for step in steps_of(each, shown, run.limits, numbered=asked.numbered)]
+    elif asked.trajectory is not None and asked.actions is not None:
+        evidence["actions"] = action_log(documents, asked.actions, timeout_seconds=run.limits.judge_search_seconds)
     if asked.conversation or asked.trigger_log:
         evidence |= _run_context(run, answer, asked, concerns)
     if asked.facts:
         evidence["facts"] = {label: _fact(run.metadata, path) for label, path in asked.facts.items()}
-    return _task(answer), evidence
+    return _task(answer), evidence, gallery
 
 
 def _task(answer: PromptResponse) -> Json:

@@ -165,9 +165,20 @@ def middle_out(text: str, most: int) -> str:
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[len(text) - half :] if half else ''}"
 
 
-def steps_of(atif: Mapping[str, Json], shown: Shown, limits: Limits) -> list[dict[str, Json]]:
-    """The steps of an ATIF document as a judge reads them. Times and ids are left out: they tell nothing, and differ in each run."""
-    return [step for each in atif.get("steps") or () if isinstance(each, Mapping) and (step := dict(_step(each, shown, limits)))]
+def steps_of(atif: Mapping[str, Json], shown: Shown, limits: Limits, *, numbered: bool = False) -> list[dict[str, Json]]:
+    """The steps of an ATIF document as a judge reads them. Times and ids are left out: they tell nothing, and differ in each run.
+
+    Args:
+        atif: The document.
+        shown: What of it.
+        limits: Say how much.
+        numbered: With the steps' numbers, for a judge that points at them.
+    """
+    steps = []
+    for each in atif.get("steps") or ():
+        if isinstance(each, Mapping) and (step := dict(_step(each, shown, limits))):
+            steps.append({"step": each.get("step_id"), **step} if numbered else step)
+    return steps
 
 
 def _step(step: Mapping[str, Json], shown: Shown, limits: Limits) -> Iterator[tuple[str, Json]]:

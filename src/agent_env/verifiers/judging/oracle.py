@@ -49,6 +49,10 @@ class OracleReport:
 
     by_variant: Mapping[Variant, Labelled]
     threshold: float
+    samples: int = 1
+    """How often each labelled answer was judged."""
+    pairwise: float | None = None
+    """Share of equal pairs among the judgements of one label."""
 
     @property
     def accuracy(self) -> float:
@@ -63,7 +67,9 @@ class OracleReport:
     def to_json(self) -> dict[str, Json]:
         """As the context keeps it."""
         variants = {name: labelled.to_json() for name, labelled in self.by_variant.items()}
-        return {"passed": self.passed, "threshold": self.threshold, "accuracy": round(self.accuracy, 4), "variants": variants}
+        steady = {} if self.pairwise is None else {"pairwise": round(self.pairwise, 4)}
+        judged = {"passed": self.passed, "threshold": self.threshold, "accuracy": round(self.accuracy, 4), "samples": self.samples}
+        return {**judged, **steady, "variants": variants}
 
 
 def oracle_problems(cases: Sequence[OracleCase], criteria: Sequence[RubricCriterion]) -> Iterator[Problem]:

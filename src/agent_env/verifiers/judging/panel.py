@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from agent_env.verifiers.judging.agreement import Agreement, agreement, settled
-from agent_env.verifiers.judging.asking import Cost, Judge, JudgeFaultError, Question, Sample, Verdict, sample
+from agent_env.verifiers.judging.asking import Cost, Judge, JudgeFaultError
+from agent_env.verifiers.judging.mistakes import MistakesSample, mistakes_sample
 from agent_env.verifiers.judging.rubric import Format, verdict_row
+from agent_env.verifiers.judging.sheet import Question, Sample, Verdict, sample
 from agent_env.waiting import together
 
 Json = Any
+
+
+class Asked(Protocol):
+    """One judgement, of whatever kind."""
+
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def corrections(self) -> int: ...
+    @property
+    def compromised(self) -> bool: ...
+    @property
+    def exchange(self) -> Mapping[str, Json]: ...
+    @property
+    def model(self) -> str | None: ...
+
+
+One = TypeVar("One", bound=Asked)
+Ask = Callable[[Judge, Question, int, int], Awaitable[One]]
+"""Of a judge, a question, the sample's number and the most attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +52,30 @@ class Panel:
     """Hears how many answers have come."""
 
     async def judged(self, question: Question) -> Judged:
-        """Asks for all samples of all batches.
+        """Asks for all samples of all batches of criteria.
 
         Raises:
             JudgeFaultError: Half of a batch's samples or more can't be used: the judge did as the evidence told it.
             InfrastructureError: The judge can't be asked.
         """
-        batches = list(_batches(question, self.batch_size))
+        kept, spoilt = await self._asked(list(_batches(question, self.batch_size)), _rubric)
+        return Judged(question, kept, spoilt)
+
+    async def mistakes(self, question: Question) -> MistakesJudged:
+        """Asks for all samples of the mistakes that were made. Raises as `judged`."""
+        kept, spoilt = await self._asked([question], _mistakes)
+        return MistakesJudged(question, kept, spoilt)
+
+    async def _asked(self, batches: Sequence[Question], ask: Ask[One]) -> tuple[tuple[One, ...], tuple[One, ...]]:
+        """The samples in their order, and those that were asked for again because a control was wrong."""
         asked = [(batch, number) for batch in range(len(batches)) for number in range(self.samples)]
-        samples: dict[tuple[int, int], Sample] = {}
-        spoilt: list[Sample] = []
+        samples: dict[tuple[int, int], One] = {}
+        spoilt: list[One] = []
         gate = asyncio.Semaphore(self.concurrency)
 
         async def one(batch: int, number: int) -> None:
             async with gate:
-                found = await self._sample(batches[batch], number, spoilt)
-                samples[batch, number] = found
+                samples[batch, number] = await self._sample(batches[batch], number, spoilt, ask)
                 if self.on_answer is not None:
                     self.on_answer(len(samples), len(asked))
 
@@ -58,21 +88,33 @@ class Panel:
                     " are known, as one does that follows what the graded answer says",
                     hint="another model; the answer's passages that speak to the judge are in the step's log",
                 )
-        kept = [samples[key] for key in sorted(samples)]
-        return Judged(question, tuple(kept), tuple(spoilt))
+        return tuple(samples[key] for key in sorted(samples)), tuple(spoilt)
 
-    async def _sample(self, question: Question, number: int, spoilt: list[Sample]) -> Sample:
+    async def _sample(self, question: Question, number: int, spoilt: list[One], ask: Ask[One]) -> One:
         """One that can be trusted, if the second try gives one."""
-        found = await sample(self.judge, question, number=number, attempts=self.attempts)
+        found = await ask(self.judge, question, number, self.attempts)
         if not found.compromised:
             return found
         spoilt.append(found)
-        return await sample(self.judge, question, number=number + self.samples, attempts=self.attempts)
+        return await ask(self.judge, question, number + self.samples, self.attempts)
+
+
+async def _rubric(judge: Judge, question: Question, number: int, attempts: int) -> Sample:
+    return await sample(judge, question, number=number, attempts=attempts)
+
+
+async def _mistakes(judge: Judge, question: Question, number: int, attempts: int) -> MistakesSample:
+    return await mistakes_sample(judge, question, number=number, attempts=attempts)
+
+
+def cost_of(judgements: Sequence[Asked]) -> Cost:
+    """Of all of them."""
+    return sum((each.cost for each in judgements), Cost())
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """All judgements of one case."""
+    """All judgements of one case by a rubric."""
 
     question: Question
     samples: tuple[Sample, ...]
@@ -80,22 +122,9 @@ class Judged:
     """Judgements that were asked for again because a control was wrong."""
 
     @property
-    def cost(self) -> Cost:
-        """Of all that was asked."""
-        total = Cost()
-        for each in (*self.samples, *self.spoilt):
-            total += each.cost
-        return total
-
-    @property
-    def corrections(self) -> int:
-        """How often an answer could not be read."""
-        return sum(each.corrections for each in (*self.samples, *self.spoilt))
-
-    @property
-    def compromised(self) -> int:
-        """Judgements with a wrong control."""
-        return len(self.spoilt) + sum(each.compromised for each in self.samples)
+    def all(self) -> Sequence[Asked]:
+        """Everything that was asked."""
+        return (*self.samples, *self.spoilt)
 
     def verdicts(self, criterion_id: str) -> list[Verdict]:
         """What was said of a criterion, in the order of the samples."""
@@ -111,8 +140,10 @@ class Judged:
             found, score = self.verdicts(criterion.id), self.score(criterion.id)
             nearest = min(found, key=lambda each, score=score: abs(each.score - score))  # type: ignore[misc]
             more: dict[str, Json] = {}
-            if criterion.outcomes is not None:
+            if criterion.outcomes is not None or (nearest.status is not None and nearest.said != nearest.score):
                 more["raw_score"] = nearest.said
+            if nearest.status is not None:
+                more |= {"evidence_status": nearest.status.value, "evidence": list(nearest.evidence)}
             if len(found) > 1:
                 more["samples"] = [each.score for each in found]
                 more["agreement"] = round(fmean(float(each.score == score) for each in found), 4)
@@ -128,13 +159,42 @@ class Judged:
             placed += [(each.position, each.score - mean) for each in found]
         return agreement(units, placed, binary=self._binary)
 
-    def exchanges(self) -> list[Mapping[str, Json]]:
-        """All that was asked and answered."""
-        return [exchange for each in (*self.samples, *self.spoilt) for exchange in each.exchanges]
-
     @property
     def _binary(self) -> bool:
-        return self.question.format is Format.BINARY
+        return self.question.format is not Format.PARTIAL
+
+
+@dataclass(frozen=True, slots=True)
+class MistakesJudged:
+    """All lists of mistakes of one case."""
+
+    question: Question
+    samples: tuple[MistakesSample, ...]
+    spoilt: tuple[MistakesSample, ...] = ()
+
+    @property
+    def all(self) -> Sequence[Asked]:
+        """Everything that was asked."""
+        return (*self.samples, *self.spoilt)
+
+    @property
+    def _good(self) -> list[MistakesSample]:
+        """The lists that can be trusted, the mildest first."""
+        return sorted((each for each in self.samples if not each.compromised), key=lambda each: (each.found.botched, each.penalty))
+
+    def rows(self) -> list[dict[str, Json]]:
+        """Those of the list in the middle: lists of different mistakes can't be averaged."""
+        good = self._good
+        rows = good[len(good) // 2].rows(self.question.criteria)
+        if len(good) > 1:
+            rows[0]["samples"] = [round(each.penalty, 4) for each in good]
+        return rows
+
+    def agreement(self) -> Agreement:
+        """How far the lists agree on whether it was botched, and on which criteria are touched."""
+        good = self._good
+        touched = [[float(each.touches(criterion.id)) for each in good] for criterion in self.question.criteria]
+        return agreement([[float(each.found.botched) for each in good], *touched], (), binary=True)
 
 
 def _batches(question: Question, size: int | None) -> Iterator[Question]:

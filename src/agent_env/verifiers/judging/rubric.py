@@ -25,6 +25,39 @@ class Format(StrEnum):
     """Met or not."""
     PARTIAL = "rubric_partial"
     """How far: a number from 0 to 1, or within the criterion's `outcomes`."""
+    EVIDENCE = "rubric_evidence"
+    """Met or not, with the places of the evidence that show it, which have to exist."""
+
+
+class Output(StrEnum):
+    """What a judge is asked for: a rubric in one of the formats, the mistakes that the agent made, or both."""
+
+    BINARY = "rubric_binary"
+    PARTIAL = "rubric_partial"
+    EVIDENCE = "rubric_evidence"
+    MISTAKES = "trajectory_mistakes"
+    EVIDENCE_WITH_MISTAKES = "rubric_evidence_with_mistakes"
+
+    @property
+    def rubric(self) -> Format | None:
+        """What is said of each criterion; None where only mistakes are asked for."""
+        match self:
+            case Output.MISTAKES:
+                return None
+            case Output.EVIDENCE_WITH_MISTAKES:
+                return Format.EVIDENCE
+            case _:
+                return Format(self.value)
+
+    @property
+    def mistakes(self) -> bool:
+        """Mistakes are asked for."""
+        return self in {Output.MISTAKES, Output.EVIDENCE_WITH_MISTAKES}
+
+    @property
+    def points_at_evidence(self) -> bool:
+        """The judge says where it saw that."""
+        return self not in {Output.BINARY, Output.PARTIAL}
 
 
 class RubricCriterion(BaseModel):
@@ -69,7 +102,7 @@ class RubricCriterion(BaseModel):
 
     def normal(self, said: float, format: Format) -> float:
         """A judge's score as one from 0 to 1."""
-        if format is Format.BINARY:
+        if format is not Format.PARTIAL:
             return float(said == 1)
         least, most = self.bounds
         value = min(self.outcomes, key=lambda each: abs(each - said)) if isinstance(self.outcomes, tuple) else said
@@ -77,10 +110,10 @@ class RubricCriterion(BaseModel):
 
     def passed(self, score: float, format: Format) -> bool:
         """Whether that score, from 0 to 1, meets it."""
-        return score == 1.0 if format is Format.BINARY else score >= self.pass_threshold
+        return score >= self.pass_threshold if format is Format.PARTIAL else score == 1.0
 
 
-def rubric_problems(criteria: Sequence[RubricCriterion], format: Format) -> Iterator[Problem]:
+def rubric_problems(criteria: Sequence[RubricCriterion], output: Output) -> Iterator[Problem]:
     """What is wrong with a list of criteria, by paths relative to the step."""
     if not criteria:
         yield Problem("there is nothing to judge", path=".criteria")
@@ -91,10 +124,8 @@ def rubric_problems(criteria: Sequence[RubricCriterion], format: Format) -> Iter
         seen.add(each.id)
         if not each.shown():
             yield Problem("says nothing about what is asked", path=f".criteria[{index}]", hint='add a "title" or a "description"')
-        if each.outcomes is not None and format is Format.BINARY:
-            yield Problem(
-                "outcomes mean nothing to rubric_binary", path=f".criteria[{index}].outcomes", hint="output_format: rubric_partial"
-            )
+        if each.outcomes is not None and output is not Output.PARTIAL:
+            yield Problem(f"outcomes mean nothing to {output}", path=f".criteria[{index}].outcomes", hint="output_format: rubric_partial")
 
 
 def read_score(value: Json) -> float | None:
