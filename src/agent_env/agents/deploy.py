@@ -150,11 +150,9 @@ async def ready(live: RecordedAgent, making: Making) -> None:
         DeadlineError: There is no card in time.
         AgentFailedError: It serves no card that can be read.
     """
-    limits, name = making.limits, live.record.agent_name
+    limits = making.limits
     place = await live.place()
-    seconds = limits.agent_ready_seconds
-    await listening(place, live.port, what=f"agent {name!r}", seconds=seconds, limits=limits)
-    card = await _card(live, place, seconds)
+    card = await _card(live, place, limits.agent_ready_seconds)
     live.recorded(a2a_card=dict(live.client.raw_card or {}))
     _tell_of_strange_addresses(card, live, making)
 
@@ -175,11 +173,16 @@ async def _card(live: RecordedAgent, place: Place, seconds: float) -> AgentCard:
         await alive(place)
         return None
 
+    name = live.record.agent_name
+    # Asked before anybody can answer: what asking takes of this process is there by the time somebody does.
+    if (card := await asked()) is not None:
+        return card
+    await listening(place, live.port, what=f"agent {name!r}", seconds=seconds, limits=live.client.limits)
     try:
         return await poll(asked, within_seconds=seconds, what="the agent's card", limits=eager(live.client.limits))
     except DeadlineError as error:
         why = last.message if last else "it does not answer"
-        raise DeadlineError(f"{error.message}: {why}", concerns=live.record.agent_name) from error
+        raise DeadlineError(f"{error.message}: {why}", concerns=name) from error
 
 
 def _tell_of_strange_addresses(card: AgentCard, live: RecordedAgent, making: Making) -> None:

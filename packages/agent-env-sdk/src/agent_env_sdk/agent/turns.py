@@ -25,7 +25,7 @@ class WriteOnly:
 class AgentConfig(BaseModel):
     """What can be configured from outside, of an agent or of one message. Every field needs a default."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str | None = None
     description: str | None = None

@@ -14,7 +14,9 @@ from .names import CARD_PATH, MCP_PATH, MCP_TRANSPORT, OPERATIONS, PROTOCOL_VERS
 class _Wire(BaseModel):
     """Fields are named as Python names them and spelled on the wire as the protocol does; unknown ones are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", validate_by_name=True, validate_by_alias=True, serialize_by_alias=True, defer_build=True
+    )
 
 
 class Interface(_Wire):

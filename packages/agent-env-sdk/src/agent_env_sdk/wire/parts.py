@@ -13,7 +13,7 @@ from .names import DATA_OBJECTS
 class _Wire(BaseModel):
     """Fields are named as Python names them and spelled on the wire as the protocol does."""
 
-    model_config = ConfigDict(frozen=True, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+    model_config = ConfigDict(frozen=True, validate_by_name=True, validate_by_alias=True, serialize_by_alias=True, defer_build=True)
 
 
 class FileBytes(_Wire):
@@ -59,10 +59,10 @@ class FilePart(_Wire):
 
 Part = Annotated[TextPart | DataPart | FilePart, Field(discriminator="kind")]
 
-parts_adapter: TypeAdapter[list[TextPart | DataPart | FilePart]] = TypeAdapter(list[Part])
+parts_adapter: TypeAdapter[list[TextPart | DataPart | FilePart]] = TypeAdapter(list[Part], config=ConfigDict(defer_build=True))
 """Reads and writes a list of parts; `dump_parts` is what the wire wants."""
 
-_relative = TypeAdapter(RelativePath)
+_relative = TypeAdapter(RelativePath, config=ConfigDict(defer_build=True))
 
 
 def dump_parts(parts: list[TextPart | DataPart | FilePart]) -> list[dict[str, Any]]:

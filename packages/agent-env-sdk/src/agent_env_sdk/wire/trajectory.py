@@ -20,7 +20,7 @@ NATIVE_FORMATS: Final = (
 
 
 class _Event(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", defer_build=True)
 
     at: str | None = None
     """When, in UTC (RFC 3339), if the agent tells."""
@@ -88,7 +88,9 @@ class EndEvent(_Event):
 
 Event = MessageEvent | ReasoningEvent | ToolCallEvent | ToolResultEvent | UsageEvent | ErrorEvent | EndEvent
 
-events_adapter: TypeAdapter[list[Event]] = TypeAdapter(list[Annotated[Event, Field(discriminator="type")]])
+events_adapter: TypeAdapter[list[Event]] = TypeAdapter(
+    list[Annotated[Event, Field(discriminator="type")]], config=ConfigDict(defer_build=True)
+)
 """Reads and writes lists of events."""
 
 
