@@ -274,6 +274,65 @@ def test_an_event_stream_is_read_the_same_however_it_is_cut(sent: list[dict[str,
     assert asyncio.run(body()) == sent
 
 
+GIVEN_UP = """
+import asyncio, sys
+from contextlib import AsyncExitStack, asynccontextmanager
+import httpx
+from agent_env_sdk.mcp_session import McpSession as SdkSession
+from agent_env.environments.mcp_client import McpSession
+
+@asynccontextmanager
+async def session(kind, url):
+    async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        made = McpSession(url, http, name="s") if kind is McpSession else SdkSession(http, url, {})
+        await made.open()
+        try:
+            yield made
+        finally:
+            await (made.aclose() if kind is McpSession else made.close())
+
+async def main(stock, closed):
+    begun = asyncio.Event()
+    async def hang(reader, writer):
+        begun.set()
+        await reader.read(-1)
+        writer.close()
+    hanging = await asyncio.start_server(hang, "127.0.0.1", 0)
+    url = "http://127.0.0.1:%d/mcp" % hanging.sockets[0].getsockname()[1]
+    for kind in (McpSession, SdkSession):
+        stack = AsyncExitStack()
+        opened = await asyncio.create_task(stack.enter_async_context(session(kind, stock)))
+        print(len(await opened.tools()))
+        await asyncio.create_task(stack.aclose())
+        try:
+            async with session(kind, closed):
+                pass
+        except Exception as error:
+            print(type(error).__name__, "Connection refused" in str(error))
+        begun.clear()
+        opening = asyncio.create_task(AsyncExitStack().enter_async_context(session(kind, url)))
+        await begun.wait()
+        opening.cancel()
+        try:
+            await opening
+        except BaseException as error:
+            print(type(error).__name__)
+    hanging.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def test_gw15_a_session_that_fails_or_is_given_up_tells_its_cause_alone_and_may_be_ended_by_another_task(stock: str) -> None:
+    given = [f"{stock}/v2/mcp", f"http://127.0.0.1:{free_port()}/mcp"]
+    done = subprocess.run([sys.executable, "-c", GIVEN_UP, *given], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        *("5", "EnvironmentUnreachableError True", "CancelledError"),
+        *("5", "ConnectError False", "CancelledError"),  # of the SDK's: the library's own
+    ]
+
+
 def test_an_event_that_is_too_large_ends_the_reading() -> None:
     async def body() -> None:
         answer = httpx.Response(200, content=b"data: " + b"x" * 5000 + b"\n\n")

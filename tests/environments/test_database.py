@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
 from agent_env.environments.contract import LiveEnvironment
-from agent_env.environments.credentials import OWNER, READER, database_password
+from agent_env.environments.credentials import OWNER, READER, credentials_of, database_password
 from agent_env.environments.deploy import problems
+from agent_env.environments.faults import EnvironmentFailedError
 from agent_env.environments.servicedb import identifier, literal
 from agent_env.places import Command, Completed
+from agent_env.waiting import poll
 from tests.environments.bench import Deployed, World, plan, run, standing
-from tests.environments.beside import shown
+from tests.environments.beside import kill, shown
+from tests.environments.test_gateway_environment import changed
 
 CHOSEN = {"env_state_type": "local_postgres"}
 
@@ -30,7 +34,8 @@ async def psql(here: World, live: LiveEnvironment, role: str, sql: str) -> Compl
     """As a role would, from beside the database."""
     sandbox_id, database = str(live.record.sandbox_id), live.record.parts["servicedb"]
     password = database_password(here.makings[0], sandbox_id, role)
-    place = await here.makings[0].place(sandbox_id, "local", (str(database.container_id), "servicedb"))
+    told = credentials_of(here.makings[0], database, sandbox_id, database=True)
+    place = await here.makings[0].place(sandbox_id, "local", (str(database.container_id), "servicedb"), told)
     where = {"PGHOST": "127.0.0.1", "PGUSER": role, "PGDATABASE": "agentenv"}
     command = ["psql", "-X", "-q", "-t", "-A", "-v", "ON_ERROR_STOP=1", "-f", "-"]
     return await place.run(Command(command, env=where, secrets={"PGPASSWORD": password}, stdin=sql.encode()))
@@ -134,6 +139,54 @@ def test_the_gateway_reads_the_log_and_can_do_nothing_else(office: Deployed) -> 
                 assert not (await psql(here, live, READER, sql)).ok, sql
 
     run(body())
+
+
+def test_a_database_that_was_killed_during_calls_is_started_again_and_has_what_was_committed(office: Deployed) -> None:
+    """Must-show 5: calls go on without it, and later changes are told after the earlier ones."""
+
+    async def body() -> None:
+        async with office.found() as (here, live):
+            rows = "CREATE TABLE IF NOT EXISTS outlives (id int PRIMARY KEY); INSERT INTO outlives VALUES (1);"
+            assert (await psql(here, live, "tickets", rows)).ok
+            earlier = await changes(live)
+            before = await live.life()  # type: ignore[attr-defined]
+
+            async def call() -> bool:
+                return (await live.control.call("tickets_count", {"sku": "a"}))["isError"] is False
+
+            over = asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                calling = group.create_task(_until(over, call))
+                await asyncio.to_thread(kill, office.record["parts"]["servicedb"]["container_id"], innermost=False)
+                assert await call(), "a database that is away costs no call"
+                now = await changed(live, before)
+                while now is None:  # it was asked in the moment before its end
+                    now = await changed(live, before)
+                over.set()
+            assert calling.result()
+            assert now.ended == {}
+            assert {name for name in now.started if now.started[name] != before.started[name]} == {"servicedb"}
+            again = await psql(here, live, "tickets", "SELECT count(*) FROM outlives; INSERT INTO outlives VALUES (2);")
+            assert again.stdout.decode().split() == ["1"], again.stderr
+
+            async def later() -> list[dict[str, object]] | None:
+                try:
+                    return [each for each in await changes(live) if each["id"] not in {one["id"] for one in earlier}]
+                except EnvironmentFailedError:  # the gateway leaves a database alone for a moment after it did not answer
+                    return None
+
+            (new,) = await poll(later, within_seconds=60, what="the log of changes")
+            assert (new["schema_name"], new["row_id"]) == ("tickets", "2")
+
+    run(body())
+
+
+async def _until(over: asyncio.Event, call: Callable[[], Awaitable[bool]]) -> bool:
+    """Calls again and again. Whether all went well."""
+    well = True
+    while not over.is_set():
+        well &= await call()
+    return well
 
 
 @pytest.mark.parametrize("name", ["pg_catalog", "public", "agentenv_owner", "information_schema"])

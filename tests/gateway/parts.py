@@ -123,7 +123,12 @@ class Live:
 
 @contextmanager
 def gateway(
-    state: Path, *servers: Raw | dict[str, Any], wait: bool = True, environ: dict[str, str] | None = None, **config: Any
+    state: Path,
+    *servers: Raw | dict[str, Any],
+    wait: bool = True,
+    environ: dict[str, str] | None = None,
+    log: Path | None = None,
+    **config: Any,
 ) -> Iterator[Live]:
     document = {
         "servers": [each if isinstance(each, dict) else {"name": each.given["name"], "url": each.url} for each in servers],
@@ -137,7 +142,9 @@ def gateway(
     doors = state / "gateway" / "doors.json"
     doors.unlink(missing_ok=True)
     env = {**os.environ, "AGENTENV_GATEWAY_KEY": KEY, **(environ or {})}
-    process = subprocess.Popen([sys.executable, "-m", "agent_env.gateway", "--config", str(file)], cwd=ROOT, env=env)
+    command = [sys.executable, "-m", "agent_env.gateway", "--config", str(file)]
+    with log.open("wb") if log is not None else contextlib.nullcontext() as said:
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=said)
     try:
         eventually(lambda: doors.exists() or process.poll() is not None)
         assert process.poll() is None, "the gateway ended at once"

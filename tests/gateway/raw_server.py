@@ -39,7 +39,7 @@ class State:
     seen: list[dict[str, Any]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     cancelled: dict[Any, asyncio.Event] = field(default_factory=dict)
-    streams: set[asyncio.Queue[dict[str, Any]]] = field(default_factory=set)
+    streams: set[asyncio.Queue[dict[str, Any] | str]] = field(default_factory=set)
     page: int = 100
 
     def capabilities(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Server:
         if session not in state.sessions and not state.behaviour.get("stateless"):
             await answer(send, 404, {})
             return
-        queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        queue: asyncio.Queue[dict[str, Any] | str] = asyncio.Queue()
         state.streams.add(queue)
         gone = asyncio.ensure_future(gone_from(receive))
         try:
@@ -253,7 +253,9 @@ class Server:
                 if gone.done():
                     item.cancel()
                     return
-                await send({"type": "http.response.body", "body": event(json.dumps(item.result())), "more_body": True})
+                told = item.result()
+                text = told if isinstance(told, str) else json.dumps(told)
+                await send({"type": "http.response.body", "body": event(text), "more_body": True})
         finally:
             state.streams.discard(queue)
 
@@ -320,6 +322,8 @@ class Server:
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream; charset=utf-8"), *extra]}
         )
+        for line in how.get("stray", []):
+            await send({"type": "http.response.body", "body": event(line), "more_body": True})
         if message["method"] == "tools/call":
             token = (message["params"].get("_meta") or {}).get("progressToken")
             for step in range(how.get("progress", 0)):

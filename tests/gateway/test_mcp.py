@@ -17,6 +17,7 @@ from tests.gateway.conftest import Pair
 from tests.gateway.parts import HTTP, Client, Live, Raw, agent, eventually, gateway, messages, raw_server, text_of
 from tests.gateway.raw_server import tool
 
+MIB = 1 << 20
 QUICK = {"keep_alive_seconds": 0.3, "reopen_max_seconds": 0.5, "resume_seconds": 0.1}
 
 
@@ -145,6 +146,20 @@ def test_gw06_gw09_notifications_and_stray_text_out_of_turn_break_nothing_and_a_
         assert any(each["id"] == 5 and each["error"]["code"] == -32601 for each in answers)
 
 
+def test_gw09_stray_text_goes_to_the_log_with_the_server_s_name_and_the_session_goes_on(tmp_path: Path) -> None:
+    """A server that prints where it should speak: before the handshake, inside a tool, and when it is told to stop."""
+    log, behaviour = tmp_path / "log", {"sse": "all", "stray": ["Welcome to s 1.0"]}
+    with before(tmp_path, behaviour=behaviour, log=log) as (live, server), agent(live) as client:
+        server.behave(stray=["counting shelves", '{"half": '])
+        assert [text_of(client.call("t")) for _ in range(2)] == ["s.t"] * 2
+        server.behave(stray=[], tell=["stopping now"])
+        said = eventually(lambda: "stopping now" in (text := log.read_text()) and text)
+        for line in ("Welcome to s 1.0", "counting shelves", '{"half":', "stopping now"):
+            assert any("server 's' sent what is no message" in each and line in each for each in said.splitlines()), line
+        assert text_of(client.call("t")) == "s.t"
+        assert (server.seen()["counts"]["initialize"], live.health()["status"]) == (1, "ready")
+
+
 def test_a_changed_rule_is_told_to_the_role_that_it_concerns(pair: Pair) -> None:
     with agent(pair.live, "told") as client, client.http.stream("GET", client.url, headers=client.headers) as stream:
         lines = stream.iter_lines()
@@ -171,6 +186,29 @@ def test_gw08_a_call_that_ran_out_of_time_is_cancelled_at_its_server(tmp_path: P
     with before(tmp_path, behaviour={"call": "hang"}, limits={"call_seconds": 0.5}) as (live, server), agent(live) as client:
         assert "within 0.5 s" in text_of(client.call("t"))
         eventually(lambda: server.seen()["counts"].get("notifications/cancelled") == 1)
+
+
+def test_gw08_an_answer_after_the_limit_is_dropped_and_is_no_other_call_s(tmp_path: Path) -> None:
+    behaviour = {"echo": "raw", "call": {"slow": 1.5}}
+    with before(tmp_path, behaviour=behaviour, limits={"call_seconds": 0.5}) as (live, server), agent(live) as client:
+        began = time.monotonic()
+        assert "within 0.5 s" in text_of(client.call("t", {"n": 0}))
+        took, number = time.monotonic() - began, json.loads(last_call(server))["id"]
+        late = {"jsonrpc": "2.0", "id": number, "result": {"content": [], "structuredContent": {"value": {"n": 0}}}}
+        server.behave(call=None)
+        values = []
+        while time.monotonic() - began < 2.0:  # the real one comes in this time, on its own connection
+            values.append(client.call("t", {"n": len(values) + 1})["structuredContent"]["value"]["n"])
+        server.behave(sse="all", during=[late], tell=[late])  # and here on others, as a server could send it
+        (got,) = messages(client.send({**call_of({"n": "last"}), "id": number}))
+        assert (got["id"], got["result"]["structuredContent"]["value"]) == (number, {"n": "last"})
+        assert values == list(range(1, len(values) + 1))
+        assert took >= 0.5
+        assert live.health()["calls_in_progress"] == 0
+
+
+def call_of(arguments: dict) -> dict:
+    return {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "t", "arguments": arguments}}
 
 
 def test_an_agent_s_cancellation_reaches_the_server_and_ends_the_call(tmp_path: Path) -> None:
@@ -268,7 +306,27 @@ def last_call(server: Raw) -> str:
 def test_gw15_a_closed_port_is_told_as_what_it_is(tmp_path: Path) -> None:
     with gateway(tmp_path, {"name": "gone", "url": "http://127.0.0.1:9"}, wait=False, limits=QUICK) as live:
         health = eventually(lambda: (now := live.health()) and now["status"] == "unavailable" and now)
-        assert health["children"][0]["error"].startswith("server 'gone' can't be reached: no connection to 127.0.0.1:9: ")
+        assert health["children"][0]["error"].endswith("no connection to 127.0.0.1:9: Connection refused")
+
+
+def test_gw15_a_session_that_is_given_up_while_it_is_opened_makes_no_noise(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with raw_server("hangs", tools=[tool("t")], behaviour={"hang_initialize": True}) as hangs:
+        with gateway(tmp_path, hangs, wait=False, log=log, limits={"initialize_seconds": 60.0}) as live, agent(live) as client:
+            call = {"action": "call_tool", "tool_name": "t"}
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{live.control}/step", json=call, timeout=0.3, trust_env=False)
+            eventually(lambda: hangs.seen()["counts"].get("initialize"))
+            listing = threading.Thread(target=lambda: client.http.post(client.url, json={**LIST}, headers=client.headers))
+            listing.start()
+            live.process.terminate()
+            listing.join()
+            assert live.process.wait(30) == 0
+        noise = [line for line in log.read_text().splitlines() if "WARNING" not in line]
+        assert not noise, noise
+
+
+LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
 
 
 def test_gw17_agents_of_one_environment_have_sessions_of_their_own(pair: Pair) -> None:
@@ -354,6 +412,32 @@ def test_a_payload_over_the_limit_is_refused_with_both_numbers_and_nothing_else_
         assert "larger than 200000 bytes" in text_of(client.call("t"))
         server.behave(call=None)
         assert text_of(client.call("t")) == "s.t"
+
+
+@pytest.mark.parametrize("sse", [None, "all"])
+def test_what_is_far_over_the_limit_is_named_and_is_never_held_in_memory(tmp_path: Path, sse: str | None) -> None:
+    size, limits = 64 * MIB, {"request_bytes": 100_000, "answer_bytes": 200_000}
+    with before(tmp_path, limits=limits, behaviour={"call": "huge", "size": size, "sse": sse}) as (live, server), agent(live) as client:
+        pid = live.health()["pid"]
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
+        start = peak_bytes(pid)
+        result = client.call("t")
+        assert "server 's': " in text_of(result)
+        assert "200000" in text_of(result)
+        whole = client.http.post(client.url, content=b" " * size, headers=client.headers)
+        pieces = client.http.post(client.url, content=iter([b" " * MIB] * 64), headers=client.headers)
+        for refused in (whole, pieces):
+            assert (refused.status_code, refused.json()["error"]["code"]) == (413, -32000)
+            assert "request too large: the body holds" in refused.json()["error"]["message"]
+        assert peak_bytes(pid) - start < 16 * MIB
+        server.behave(call=None)
+        assert text_of(client.call("t")) == "s.t"
+
+
+def peak_bytes(pid: int) -> int:
+    """The most resident memory of a process since it was last asked to forget that."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
 
 
 def test_calls_over_the_limit_are_refused_and_were_not_made(tmp_path: Path) -> None:

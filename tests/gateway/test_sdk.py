@@ -8,7 +8,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +145,29 @@ def test_what_servers_of_each_generation_offer_reaches_official_clients_of_the_o
         "called": ["accept Eve", "sampled", "done"],
         "logs": ["told"],
     }
+
+
+def test_gw17_who_shares_an_environment_can_not_reset_it_under_another(live: Live) -> None:
+    """Resetting is the control door's: an agent's episode is the same whether or not another agent tries it in the middle."""
+    reset = {"jsonrpc": "2.0", "id": 1, "method": "data/reset", "params": {}}
+
+    def episode(meanwhile: Callable[[], None]) -> list[tuple[str, bool]]:
+        plane(live, "data/reset")
+        plane(live, "data/add", {"parts": [{"kind": "data", "data": SEED}]})
+        said = []
+        with agent(live, "eve") as client:
+            for name in ("stock_count", "stock_take", "stock_count", "stock_take", "stock_take"):
+                result = client.call(name, {"sku": "a"})
+                said.append((text_of(result).partition(" in ")[0], result.get("isError", False)))
+                meanwhile()
+        return said
+
+    def resets() -> None:
+        headers = {"authorization": f"Bearer {live.token('mallory')}"}
+        for path in ("/agentenv", "/svc/stock/agentenv", "/svc/mcp-stock/agentenv", "/control/agentenv"):
+            refused = HTTP.post(f"{live.agent}{path}", json=reset, headers=headers)
+            assert refused.status_code in (401, 403, 404), path
+
+    alone = episode(lambda: None)
+    assert [failed for _, failed in alone] == [False] * 4 + [True]
+    assert episode(resets) == alone

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -82,7 +83,18 @@ async def _sent(http: httpx.AsyncClient, request: httpx.Request, what: str, limi
 def _unreachable(what: str, error: httpx.HTTPError, applied: Any) -> EnvironmentUnreachableError | DeadlineError:
     if isinstance(error, httpx.TimeoutException) and applied != "no":
         return DeadlineError(f"{what} did not end in time")
-    return EnvironmentUnreachableError(f"{what}: {str(error) or type(error).__name__}", applied=applied)
+    return EnvironmentUnreachableError(f"{what}: {_why(error)}", applied=applied)
+
+
+def _why(error: httpx.HTTPError) -> str:
+    """What the operating system said of it, if anything: the libraries between say only that all attempts failed."""
+    said, inner = str(error) or type(error).__name__, error.__cause__ or error.__context__
+    while inner is not None:
+        if isinstance(inner, OSError) and inner.errno is not None:
+            # A name that can't be found has numbers of its own.
+            said = os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or said
+        inner = inner.__cause__ or inner.__context__
+    return said
 
 
 async def read_json(answer: httpx.Response, what: str, *, limit_bytes: int) -> Json:

@@ -239,8 +239,17 @@ class GatewayEnvironment(RecordedEnvironment):
     """An environment behind a gateway of ours."""
 
     def _reviver(self, part: DeployedPart) -> Callable[[Place], Awaitable[None]] | None:
-        """A gateway keeps what was decided in its files, and has it back."""
-        return self._revived if part is self._own else None
+        """A gateway keeps what was decided in its files, and a database what was committed; both have it back."""
+        if part is self._own:
+            return self._revived
+        return self._database_revived if part.kind == "database" else None
+
+    async def _database_revived(self, place: Place) -> None:
+        """Waits until it has gone through what it wrote down, and answers again; servers and gateway connect anew by themselves."""
+        from agent_env.environments.servicedb import answering
+
+        database = self._record.parts[DATABASE]
+        await answering(place, self._making, database.sandbox_id)
 
     async def _revived(self, place: Place) -> None:
         """Waits until it serves again, with its servers as far as they are there, and has the keeper carry for it again."""

@@ -75,21 +75,31 @@ async def deploy_database(
         port=DATABASE_PORT,
         image=name_of(image),
     )
-    seconds = making.limits.database_ready_seconds
-    await listening(place, DATABASE_PORT, what="the database", seconds=seconds, limits=making.limits)
-    await _answers(place, password, making)
+    await answering(place, making, sandbox_id)
     await run_sql(place, password, prepared(making, sandbox_id, servers), making, "preparing the database")
     return Database(part, place)
 
 
-async def _answers(place: Place, password: str, making: Making) -> None:
-    """It listens before it takes queries."""
+async def answering(place: Place, making: Making, sandbox_id: str) -> None:
+    """Waits until the database takes queries, which is later than it listens.
+
+    Args:
+        place: The database.
+        making: Derives its owner's password.
+        sandbox_id: Of the database.
+
+    Raises:
+        ContainerNotRunningError: It ended; the message has the end of its log.
+        DeadlineError: It was not ready in time.
+    """
+    password, seconds = database_password(making, sandbox_id, OWNER), making.limits.database_ready_seconds
+    await listening(place, DATABASE_PORT, what="the database", seconds=seconds, limits=making.limits)
 
     async def asked() -> bool | None:
         done = await place.run(_psql("SELECT 1;", password))
         return True if done.ok else None
 
-    await poll(asked, within_seconds=making.limits.database_ready_seconds, what="the database's first answer", limits=making.limits)
+    await poll(asked, within_seconds=seconds, what="the database's first answer", limits=making.limits)
 
 
 def prepared(making: Making, sandbox_id: str, servers: Sequence[str]) -> str:

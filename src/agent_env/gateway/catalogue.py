@@ -102,6 +102,11 @@ class Catalogue:
         except TimeoutError:
             return
 
+    def release(self) -> None:
+        """Nobody waits any longer for servers to be found: whoever did gets what there is."""
+        for child in self.children:
+            child.settled.set()
+
     async def complete(self, seconds: float) -> None:
         """Waits until every server is there, but no longer than `seconds`."""
         with suppress(TimeoutError):

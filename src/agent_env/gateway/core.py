@@ -96,6 +96,7 @@ class Gateway:
     async def drain(self) -> bool:
         """Takes no further calls and waits for those in progress. Whether all ended in time."""
         self.mcp.draining = True
+        self.catalogue.release()
         self.catalogue.refresh()  # wakes open streams, which end
         try:
             async with asyncio.timeout(self.limits.drain_seconds):

@@ -5,6 +5,7 @@ have arrived. That last question decides whether a call may be sent again, and g
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -207,5 +208,7 @@ class Exchange:
 
 def _cause(error: BaseException) -> str:
     if isinstance(error, OSError):
+        if error.errno is not None and error.errno > 0:  # asyncio's own text says less; names that can't be found have numbers of their own
+            return os.strerror(error.errno)
         return error.strerror or str(error) or type(error).__name__
     return str(error)

@@ -16,7 +16,7 @@ from agent_env.gateway import jsontext
 from agent_env.gateway.listing import CHANGES
 from agent_env.gateway.nursery import Nursery, log
 from agent_env.gateway.questions import QUESTIONS, refusal
-from agent_env.gateway.session import Audience, Reply, Session
+from agent_env.gateway.session import Audience, Reply, Session, shown
 
 UPDATED = "notifications/resources/updated"
 
@@ -103,7 +103,7 @@ class Hearing:
             elif method is not None:
                 self._note(session, method, text, members.get("params"), audience)
         except jsontext.JsonTextError as error:
-            log.info("'%s' told something that is none of MCP's messages: %s", self._server, error)
+            log.warning("server '%s' sent what is no message: %s: %s", self._server, error, shown(text.encode("utf-8", "replace")))
 
     # notifications
 
