@@ -12,6 +12,9 @@ SEEDS ?= 200
 
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 export UV_PYTHON_DOWNLOADS := never
+# Whom this machine trusts, uv trusts: also a company's own authority. The second name is that of older releases.
+export UV_SYSTEM_CERTS ?= 1
+export UV_NATIVE_TLS ?= 1
 # Start-up is a feature: modules are compiled once, when they are installed.
 SYNC := sync --quiet --frozen --inexact --compile-bytecode --python $(PYTHON)
 
@@ -65,7 +68,7 @@ interop: $(UV)  ## environments of their own for other people's packages, see in
 	  touch interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16); }
 
 setup: $(UV)
-	@$(UV) $(SYNC) --no-dev
+	@$(UV) $(SYNC) --no-dev --group authoring
 	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
 
 setup-dev: $(UV)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,37 @@ def share_wheels(home: Path) -> None:
     images = home / ".local/state/agent-env/images"
     images.mkdir(parents=True)
     (images / "wheelhouses").symlink_to(wheels)
+
+
+def test_what_pages_import_and_run_is_there_after_make_demo() -> None:
+    """These tests run with all that developers have; a reader has what `make demo` installs."""
+    wanted = set[str]()
+    for page in PAGES:
+        known = {*sys.stdlib_module_names, *(Path(what).stem for what, _ in acts(page))}
+        for what, text in acts(page):
+            if what == "$" or what.endswith(".py"):
+                found = re.findall(r"^(?:from|import) (\w+)|python3? -m (\w+)", text, re.MULTILINE)
+                wanted |= {name.replace("_", "-") for names in found for name in names if name and name not in known}
+    assert {"agent-env-sdk", "pytest"} <= wanted
+    assert {*wanted, "uvicorn"} <= after_make_demo()  # what the SDK needs to serve
+
+
+def after_make_demo() -> set[str]:
+    """The packages that the lock file gives `make demo`, extras too."""
+    locked = {package["name"]: package for package in tomllib.loads((ROOT / "uv.lock").read_text())["package"]}
+    assert re.search(r"^setup:.*\n.* --no-dev --group authoring$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    ours = locked["agent-env"]
+    waiting, found = [{"name": "agent-env"}, *ours["dev-dependencies"]["authoring"]], set[str]()
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        each = waiting.pop()
+        found.add(each["name"])
+        package = locked[each["name"]]
+        for extra in ("", *each.get("extra", ())):
+            if (each["name"], extra) not in seen:
+                seen.add((each["name"], extra))
+                waiting += package["optional-dependencies"][extra] if extra else package.get("dependencies", [])
+    return found
 
 
 def test_what_is_run_elsewhere_really_is() -> None:
