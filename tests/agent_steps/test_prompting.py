@@ -96,7 +96,8 @@ async def test_cancelling_a_run_cancels_what_the_agent_works_on(tmp_path: Path) 
         ({"prompt": None, "parts": [{"kind": "sound"}]}, "not A2A parts"),
         ({"model_params": {"api_key": "x"}}, "may not set api_key"),
         ({"max_conversation_turns": 0}, "greater than or equal to 1"),
-        ({"snapshot_config": {}}, "snapshot_agent_state"),
+        ({"snapshot_config": {"at_end": False}}, "says no time at all"),
+        ({"snapshot_config": {"env_id": "mail"}}, "'mail' is not deployed before"),
     ],
 )
 async def test_what_cannot_be_asked_is_told_before_anything_starts(fields: dict[str, Any], said: str, tmp_path: Path) -> None:

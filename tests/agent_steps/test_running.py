@@ -33,6 +33,10 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
             probe("probe_file_contains", "/work/artifact/hello.txt", expected="hello")]},
         {"id": "out", "type": "verify_sandbox", **SOLVER, "verifier_id": "out", "criteria": [probe("probe_file_exists", str(sentinel))]},
         {"id": "collect", "type": "collect_artifacts", **SOLVER, "base_path": "/workspace", "artifact_paths": ["out.txt"]},
+        {"id": "save", "type": "snapshot_agent_state", "prompt_id": "ask", "artifact_id": "state"},
+        {**AGENT, "id": "second", "agent_name": "second", "agent_snapshot_files_artifact_id": "state",
+         "agent_snapshot_target_context_id": "again", "depends_on": ["save"]},
+        {**prompt({"shell": "cat out.txt"}, {"say": "{last}"}, id="more"), "agent_name": "second", "context_id": "again"},
         {"id": "judge", "type": "rubrics_verifier", "prompt_id": "ask", "judge_a2a_agent_id": "judge", "controls": False,
          "output_format": "rubric_evidence", "criteria": [{"id": "read", "title": "It read the file"}]},
     ]  # fmt: skip
@@ -47,8 +51,11 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
     told = user.told(run["run_id"])
     judged = told["metadata"]["verifications"]["judge"]
     assert (judged["results"][0]["evidence"], judged["judge_usage"]["requests"]) == (["answer"], 1)
-    assert list(told["agents"]) == ["solver"], "a judge is none of the task's agents"
-    (answer,) = told["prompt_responses"]
+    assert list(told["agents"]) == ["solver", "second"], "a judge is none of the task's agents"
+    answer, more = told["prompt_responses"]
+    assert more["response"].strip() == "hello"
+    (loaded,) = told["metadata"]["agent_loaded_snapshots"]
+    assert (loaded["agent_name"], loaded["context_id"], loaded["source_artifact_version"]) == ("second", "again", 1)
     assert (answer["response"], answer["state"], answer["tool_call_count"]) == ("it says hello", "completed", 1)
     assert (answer["prompt_id"], answer["agent_name"], answer["error_type"]) == ("ask", "solver", None)
     agent = told["agents"]["solver"]

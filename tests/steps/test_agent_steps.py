@@ -20,9 +20,13 @@ from agent_env.engine import Engine, RunOptions
 from agent_env.errors import ProblemsError
 from agent_env.steps.add_skills import cli_skill, files_skill
 from agent_env.steps.registry import parse_step
-from tests.engine.parts import engine_at, planned
+from tests.agents.servers import script, until
+from tests.busy import within
+from tests.engine.parts import Watcher, engine_at, planned
 
 SAYS_HI = [{"say": "hi"}]
+SAYS_SAY = json.dumps([{"say": json.dumps([{"say": json.dumps(SAYS_HI)}])}])
+"""What the one says is what the other does, and so on."""
 
 
 @agent("able", description="Plays a script, and takes skills.")
@@ -52,17 +56,17 @@ class World:
         """The context after a run of these steps, which must go well."""
         context = self.context
         context["metadata"] |= metadata
-        outcome = await self._outcome(steps, context)
+        outcome = await self.outcome(steps, context)
         assert outcome.status == "completed", outcome.error
         return outcome.context
 
     async def refused(self, *steps: dict[str, Any]) -> str:
         """What is said of a run of these steps, which must not go well."""
-        outcome = await self._outcome(steps, self.context)
+        outcome = await self.outcome(steps, self.context)
         assert outcome.status == "failed"
         return str(outcome.error["message"])
 
-    async def _outcome(self, steps: Sequence[dict[str, Any]], context: dict[str, Any]) -> Any:
+    async def outcome(self, steps: Sequence[dict[str, Any]], context: dict[str, Any]) -> Any:
         run_id = await self.engine.submit(planned(self.engine, list(steps), preset=context), RunOptions(context=context))
         return await self.engine.execute(run_id)
 
@@ -231,6 +235,51 @@ def test_a_conversation_and_its_workspace_go_on_in_another_agent(tmp_path: Path)
         assert (loaded["agent_name"], loaded["context_id"], loaded["source_artifact_id"]) == ("other", "again", saved["id"])
         assert (tmp_path / "other" / "work" / "note").read_text() == "kept\n"
         assert context["prompt_responses"][-1]["response"] == "going on"
+
+    in_world(tmp_path, "one", "other")(body)
+
+
+def test_an_agents_state_is_saved_while_it_works_and_at_the_end(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        go, watcher = tmp_path / "one/work/go", Watcher()
+        go.parent.mkdir(parents=True)
+        waits = json.dumps([{"shell": "until test -e go; do sleep 0.05; done"}, {"say": "went"}])
+        config = {"interval_seconds": 0.05, "env_id": None}
+        ask = {"id": "ask", "type": "prompt_agent", "agent_name": "one", "prompt": waits, "snapshot_config": config}
+        plan = planned(made.engine, [ask], preset=made.context)
+        running = asyncio.ensure_future(made.engine.execute(await made.engine.submit(plan, RunOptions(context=made.context)), watcher))
+        saved = "state saved: ok"
+        await until(lambda: any(event.payload.get("message") == saved for event in watcher.events), within(20))
+        go.touch()
+        outcome = await running
+        assert outcome.status == "completed", outcome.error
+        *interim, last = outcome.context["metadata"]["agent_snapshots"]
+        assert "ok" in [row["capture_status"] for row in interim]
+        assert (last["is_final"], last["capture_status"], last["turn"], last["capture_step_id"]) == (True, "ok", 1, "ask")
+        versions = [row["version"] for row in (*interim, last) if "version" in row]
+        assert versions == list(range(1, len(versions) + 1))
+        told = json.loads(made.engine.stores.objects.read(last["trajectory_object_url"]))
+        assert told[-1] == {"type": "end", "state": "completed"}
+
+    in_world(tmp_path, "one")(body)
+
+
+def test_only_so_many_states_are_saved_and_one_that_can_not_be_had_at_the_end_fails_the_step(tmp_path: Path) -> None:
+    async def body(made: World) -> None:
+        talk = {"max_conversation_turns": 3, "user_a2a_url": made.agents["other"].base, "prompt": script({"say": SAYS_SAY})}
+        config = {"per_turn": True, "at_end": False, "max_snapshots": 1}
+        ask = {"id": "ask", "type": "prompt_agent", "agent_name": "one", **talk, "snapshot_config": config}
+        context = await made.ran(ask)
+        rows = context["metadata"]["agent_snapshots"]
+        assert [(row["turn"], row["capture_status"]) for row in rows] == [(1, "ok"), (2, "skipped")]
+        async with serve_agent_here(Scripted()) as plain:
+            made.agents["plain"] = plain
+            last = {"id": "ask", "type": "prompt_agent", "agent_name": "plain", "prompt": script({"say": "x"}), "snapshot_config": {}}
+            outcome = await made.outcome([last], made.context)
+        assert (outcome.status, outcome.kind) == ("failed", "infrastructure")
+        assert "the agent's state at the end could not be saved: " in outcome.error["message"]
+        assert outcome.context["prompt_responses"][0]["response"] == "x"
+        assert outcome.context["metadata"]["agent_snapshots"][0]["capture_status"] == "failed"
 
     in_world(tmp_path, "one", "other")(body)
 

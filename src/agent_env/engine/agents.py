@@ -180,6 +180,8 @@ class Agents:
         )
         for what in await give(live, outfit):
             wanted.tell(f"agent {record.agent_name} does not take {what}")
+        if request.prepare is not None:
+            await request.prepare(live)
         await live.card(refresh=True)  # its name and skills are in it now
         live.recorded(a2a_card=dict(live.client.raw_card or {}))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,15 +13,17 @@ from agent_env.agents.outfit import InlineSkill
 from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
 from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedAgent
-from agent_env.documents.updates import AppendRecord, Json, SetField, Update
+from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
 from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
+from agent_env.steps import agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
 
 if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent
     from agent_env.artifacts import Artifacts
     from agent_env.defaults import Limits
     from agent_env.images import BuildRequest
@@ -37,12 +39,16 @@ class AgentDeployed(StepResult):
 
     record: DeployedAgent
     default_model: str | None = None
+    loaded: Mapping[str, Json] | None = None
+    """What state it took up."""
 
     def updates(self) -> Iterator[Update]:
         """Appends the record."""
         yield AppendRecord("deployed_agents", self.record.to_json())
         if self.default_model is not None:
             yield SetField("default_agent_model", self.default_model)
+        if self.loaded is not None:
+            yield ExtendMetadata(("agent_loaded_snapshots",), [dict(self.loaded)])
 
     def summary(self) -> str:
         """Which agent, and where."""
@@ -151,6 +157,7 @@ class DeployAgent(Step, type="deploy_agent"):
             if not skill.get("name") or not any(skill.get(key) for key in (*_TEXT_KEYS, *_URL_KEYS)):
                 yield Problem("a skill needs a name, and skill_md or object_url", path=f".skills[{index}]")
         yield from self._not_yet()
+        yield from self._state_problems(plan)
         if self.sandbox_name is not None:
             yield from self._sandbox_problems(plan)
 
@@ -158,12 +165,20 @@ class DeployAgent(Step, type="deploy_agent"):
         for name in ("enable_agent_changelog", "agent_changelog_object_url"):
             if getattr(self, name):
                 yield Problem("changes of an agent can't be recorded or replayed here", path=f".{name}", hint="leave it out")
-        if self.agent_snapshot_files_artifact_id is not None:
-            message = "a saved state can't be taken up while the agent is deployed"
-            yield Problem(message, path=".agent_snapshot_files_artifact_id", hint="use restore_agent_state after this step")
         if self.enable_docker:
             message = "an agent that starts containers reaches this machine's engine, which no policy here allows"
             yield Problem(message, path=".enable_docker", hint="start what it needs with run_docker_container")
+
+    def _state_problems(self, plan: Plan) -> Iterator[Problem]:
+        id, version = self.agent_snapshot_files_artifact_id, self.agent_snapshot_files_artifact_version
+        if id is None:
+            for name in ("agent_snapshot_files_artifact_version", "agent_snapshot_target_context_id"):
+                if getattr(self, name) is not None:
+                    yield Problem("says nothing without agent_snapshot_files_artifact_id", path=f".{name}")
+        elif plan.artifacts is not None and plan.artifact(id, version) is None:
+            makers = [each for each in plan.before(self.id) if each.type_name == "snapshot_agent_state"]
+            if not any(getattr(each, "artifact_id", None) == id for each in makers):
+                yield Problem(f"artifact {id!r} does not exist", path=".agent_snapshot_files_artifact_id")
 
     def _sandbox_problems(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
@@ -202,8 +217,16 @@ class DeployAgent(Step, type="deploy_agent"):
         """
         if any(record.get("agent_name") == self.agent_name for record in run.context.get("deployed_agents") or ()):
             raise UserError(f"Agent with name {self.agent_name!r} is already deployed", concerns=self.agent_name)
-        record = await run.deploy_agent(self._request(run))
-        return AgentDeployed(record)
+        told: dict[str, Json] = {}
+        id, version = self.agent_snapshot_files_artifact_id, self.agent_snapshot_files_artifact_version
+
+        async def prepare(agent: LiveAgent) -> None:
+            if id is not None:
+                context_id = self.agent_snapshot_target_context_id
+                told["loaded"] = await agent_states.restored(run, agent, id, version, context_id=context_id, concerns=self.id)
+
+        record = await run.deploy_agent(replace(self._request(run), prepare=prepare))
+        return AgentDeployed(record, **told)
 
     def _request(self, run: Run) -> AgentRequest:
         own, overrides = run.overrides(), run.run_overrides()

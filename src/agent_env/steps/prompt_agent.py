@@ -6,6 +6,7 @@ import base64
 import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -16,12 +17,13 @@ from agent_env.agents.contract import Outgoing, Turn
 from agent_env.agents.endings import AGENT, INFRASTRUCTURE, failure_of, message_of, whose
 from agent_env.broker.contract import Refusal
 from agent_env.documents.records import PromptResponse
-from agent_env.documents.updates import AppendRecord, Json, SetMetadata, Update
+from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetMetadata, Update
 from agent_env.errors import AgentEnvError, BudgetExceededError, ModelUnavailableError, Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.counterparts import Counterpart, counterpart_of
 from agent_env.steps.fields import OptionalName, Seconds, Whole
 from agent_env.steps.prompting import Prompting, TurnRecord, quietly
+from agent_env.steps.state_series import Series, SnapshotConfig
 from agent_env.steps.targets import DEFAULT_AGENT
 from agent_env.steps.user_rules import kept_trigger_states
 from agent_env.waiting import shielded
@@ -43,6 +45,8 @@ class Prompted(StepResult):
     simulated: Mapping[str, Json]
     env_triggers: Mapping[str, Mapping[str, Json]]
     """By environment: where the log of its triggers is."""
+    states: Sequence[Mapping[str, Json]] = ()
+    """What was saved of the agent's state meanwhile."""
     error: AgentEnvError | None = None
 
     def updates(self) -> Iterator[Update]:
@@ -54,6 +58,8 @@ class Prompted(StepResult):
             yield SetMetadata((path, self.step_id), value)
         for env_id, log in self.env_triggers.items():
             yield SetMetadata(("env_trigger_state", env_id), dict(log))
+        if self.states:
+            yield ExtendMetadata(("agent_snapshots",), [dict(each) for each in self.states])
 
     def summary(self) -> str:
         """How it begins."""
@@ -63,6 +69,17 @@ class Prompted(StepResult):
     def failure(self) -> AgentEnvError | None:
         """The turn's ending, unless it completed."""
         return self.error
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What all turns of a conversation share."""
+
+    prompting: Prompting
+    counterpart: Counterpart | None
+    model: str | None
+    context_id: str
+    series: Series | None = None
 
 
 class PromptAgent(Step, type="prompt_agent"):
@@ -123,8 +140,8 @@ class PromptAgent(Step, type="prompt_agent"):
     """The form of a simulated user's answer; `message` and `done` by default."""
     user_model: OptionalName = None
     """The simulated user's model."""
-    snapshot_config: dict[str, Any] | None = None
-    """When to save the agent's state while it works."""
+    snapshot_config: SnapshotConfig | None = None
+    """When to save the agent's state while it works, each time as a new version of one artifact of this run and step."""
     live_trajectory: bool = False
     """Without effect: the trajectory of every turn is read while it goes on."""
 
@@ -169,12 +186,11 @@ class PromptAgent(Step, type="prompt_agent"):
         return None
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
-        """What this version can't do is told before anything starts."""
-        del plan
-        if self.snapshot_config is not None:
-            yield Problem(
-                "the agent's state can't be saved while it works", path=".snapshot_config", hint="use snapshot_agent_state after it"
-            )
+        """An environment whose state is to be saved is deployed before."""
+        env_id = self.snapshot_config.env_id if self.snapshot_config is not None else None
+        there = [each.get("env_id") for each in plan.preset("deployed_envs")]
+        if env_id is not None and env_id not in there and not plan.deployers(self.id, "deploy_env", env_id=env_id):
+            yield Problem(f"environment {env_id!r} is not deployed before", path=".snapshot_config.env_id")
 
     async def execute(self, run: Run) -> Prompted:
         """Asks, and follows the answer; a resume finds the turn that it had begun, and never asks twice.
@@ -187,8 +203,15 @@ class PromptAgent(Step, type="prompt_agent"):
         every = max(self.poll_interval_seconds, _LEAST_POLL)
         prompting = Prompting(run, agent, self.agent_name, every_seconds=every)
         model = self._model(run)
+        context_id = self.context_id or str(uuid.uuid5(uuid.NAMESPACE_OID, run.attempt_id))
+        config = self.snapshot_config
+        series = Series(run, agent, config, step_id=self.id, context_id=context_id) if config is not None else None
+        unsaved: AgentEnvError | None = None
         try:
-            turns = await self._talk(run, prompting, counterpart, model)
+            async with series.following() if series is not None else nullcontext():
+                turns = await self._talk(run, Talk(prompting, counterpart, model, context_id, series))
+            if series is not None:
+                unsaved = await series.end(len(turns))
         except BaseException:  # also of a cancelled step: nobody else would close them
             await shielded(quietly(prompting), seconds=run.limits.cleanup_seconds, what="closing the prompt's rows")
             raise
@@ -205,11 +228,12 @@ class PromptAgent(Step, type="prompt_agent"):
             conversation=self._conversation(run, turns),
             model=model,
             simulated=counterpart.results() if counterpart is not None else {},
-            error=error,
+            states=series.rows if series is not None else (),
+            error=error or unsaved,
         )
 
-    async def _talk(self, run: Run, prompting: Prompting, counterpart: Counterpart | None, model: str | None) -> list[TurnRecord]:
-        context_id = self.context_id or str(uuid.uuid5(uuid.NAMESPACE_OID, run.attempt_id))
+    async def _talk(self, run: Run, talk: Talk) -> list[TurnRecord]:
+        context_id, counterpart = talk.context_id, talk.counterpart
         parts: Sequence[Mapping[str, Json]] = self._first_parts(run)
         turns: list[TurnRecord] = []
         waiting: str | None = None
@@ -219,10 +243,10 @@ class PromptAgent(Step, type="prompt_agent"):
                 message_id=f"{run.attempt_id}-{len(turns)}",
                 context_id=context_id,
                 task_id=waiting,
-                config=self._settings(run, model),
+                config=self._settings(run, talk.model),
                 timeout_seconds=self.timeout_seconds,
             )
-            record = await prompting.turn(len(turns), message)
+            record = await talk.prompting.turn(len(turns), message)
             turns.append(record)
             going_on = record.refused is None and failure_of(record.turn, self.agent_name) is None
             if counterpart is None or not going_on or len(turns) >= self.max_conversation_turns:
@@ -230,6 +254,8 @@ class PromptAgent(Step, type="prompt_agent"):
             answer = await counterpart.answer(record.turn, context_id, len(turns))
             if answer is None:
                 return turns
+            if talk.series is not None:
+                await talk.series.turn_over(len(turns))
             parts = answer
             waiting = record.turn.task_id if record.turn.end == "input_required" else None
 

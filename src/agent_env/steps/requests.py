@@ -1,14 +1,15 @@
-"""What steps ask the engine to make: sandboxes, containers, environments and agents. Pure values."""
+"""What steps ask the engine to make: sandboxes, containers, environments and agents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from agent_env.documents.updates import Json
 
 if TYPE_CHECKING:
+    from agent_env.agents import LiveAgent
     from agent_env.agents.outfit import InlineSkill
     from agent_env.documents.network import NetworkPolicy
     from agent_env.environments import DeployOptions
@@ -141,6 +142,8 @@ class AgentRequest:
     attribution: Mapping[str, str] = field(default_factory=dict)
     model_role: Literal["agent", "judge"] = "agent"
     """Whose models it asks, and whose budget that uses up."""
+    prepare: Callable[[LiveAgent], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
+    """What is done with it before it counts as deployed: when that fails, nothing of it is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,17 +11,13 @@ from typing import Annotated, ClassVar, Self
 from agent_env_sdk.wire.agent_extensions import SNAPSHOT
 from pydantic import Field, model_validator
 
-from agent_env.agents import snapshots
-from agent_env.clock import timestamp
 from agent_env.documents.updates import ExtendMetadata, Json, SetMetadata, Update
-from agent_env.errors import NotFoundError, Problem, TaskError, UserError
+from agent_env.errors import NotFoundError, Problem, TaskError
 from agent_env.ids import derive_id, fs_safe
+from agent_env.steps import agent_states
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Seconds, Whole
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget
-
-_LOAD_SECONDS = 600.0
-"""Taking a state up (reference: a call that moves objects)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,24 +91,11 @@ class SnapshotAgentState(Step, type="snapshot_agent_state"):
         agent = await run.agent(name)
         if self.artifact_id is None and not await agent.supports(SNAPSHOT, "save"):
             return StateSaved(None, {}, f"agent {name} can't save its state")
-        folder = run.scratch() / "state"
-        folder.mkdir(exist_ok=True)
-        seconds = self.timeout_seconds or _LOAD_SECONDS
-        files = await snapshots.save(agent, context_id, folder, limits=run.limits, clock=run.clock, seconds=seconds)
         id = self.artifact_id or derive_id(run.instance_id, f"{fs_safe(self.id)}-agent-state")
-        made = await asyncio.to_thread(run.artifacts.put_universe, id, files)
-        stored = run.artifacts.files(made.id, made.version)
-        record: dict[str, Json] = {
-            "id": made.id,
-            "version": made.version,
-            "bundle_object_url": stored["workspace"].url,
-            "trajectory_object_url": stored["trajectory"].url,
-            "source_agent_name": name,
-            "source_context_id": context_id,
-            "capture_step_id": self.id,
-            "captured_at_utc": timestamp(run.clock.now()),
-        }
-        return StateSaved(record, await self._services(run), f"{made.id} v{made.version}")
+        seconds = self.timeout_seconds or agent_states.LOAD_SECONDS
+        told = await agent_states.saved(run, agent, context_id, id, run.scratch() / "state", seconds=seconds)
+        record = {**told, "source_agent_name": name, "capture_step_id": self.id}
+        return StateSaved(record, await self._services(run), f"{told['id']} v{told['version']}")
 
     async def _services(self, run: Run) -> dict[str, str]:
         """What the environment's servers hold: server → object."""
@@ -192,24 +175,9 @@ class RestoreAgentState(Step, type="restore_agent_state"):
             InfrastructureError: It could not.
         """
         id, version = self._source(run)
-        document = run.artifacts.get(id, version)
-        run.used("artifacts", document.id, document.version, document.digest)
-        stored = run.artifacts.files(document.id, document.version)
-        if set(stored) != set(snapshots.OBJECTS):
-            raise UserError(f"artifact {document.id!r} is no agent's state", concerns=self.id, hint="snapshot_agent_state makes them")
         agent = await run.agent(self.agent_name)
-        files = {name: run.artifacts.path(ref) for name, ref in stored.items()}
-        context_id = await snapshots.load(
-            agent, files, context_id=self.context_id, limits=run.limits, clock=run.clock, seconds=_LOAD_SECONDS
-        )
-        return StateRestored(
-            {
-                "agent_name": self.agent_name,
-                "context_id": context_id,
-                "source_artifact_id": document.id,
-                "source_artifact_version": document.version,
-            }
-        )
+        told = await agent_states.restored(run, agent, id, version, context_id=self.context_id, concerns=self.id)
+        return StateRestored({**told, "agent_name": self.agent_name})
 
     def _source(self, run: Run) -> tuple[str, int | None]:
         if self.artifact_id:

@@ -104,12 +104,17 @@ class SnapshotEnv(Step, type="snapshot_env"):
         """
         record = self._record(run)
         live = await run.environment(record.env_id, record.deploy_step_id)
-        folder = run.scratch() / "export"
-        saved = await self.exported(run, live, folder)
+        saved = await self.exported(run, live, run.scratch() / "export")
         id = self.snapshot_id or derive_id(run.instance_id, f"snapshot-{fs_safe(self.id)}")
         version = await asyncio.to_thread(self._stored, run, id, saved)
         captures = {name: await self._captured(run, live, name, path) for name, path in self._wanted()}
         return Snapshot(self.id, record.env_id, id, version, sorted(saved), captures)
+
+    async def taken(self, run: Run, folder: Path) -> int:
+        """What the servers hold, as the universe `snapshot_id`. Returns its version. Raises as `execute`."""
+        record = self._record(run)
+        saved = await self.exported(run, await run.environment(record.env_id, record.deploy_step_id), folder)
+        return await asyncio.to_thread(self._stored, run, str(self.snapshot_id), saved)
 
     def _record(self, run: Run) -> DeployedEnvironment:
         if self.env_id:

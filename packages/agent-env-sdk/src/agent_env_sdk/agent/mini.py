@@ -109,7 +109,7 @@ class Mini(Agent):
     Args:
         base_url: The endpoint, up to `/chat/completions`; None for the variables.
         api_key: Its key; None for the variables.
-        folder: Where commands run; None: where the agent does.
+        folder: Where commands run, and what snapshots hold; None: where the agent does, without snapshots.
         model: The model when no setting names one.
     """
 
@@ -306,4 +306,4 @@ def _failed(
 
 
 if __name__ == "__main__":
-    serve(Mini())
+    serve(Mini(folder=Path.cwd()))

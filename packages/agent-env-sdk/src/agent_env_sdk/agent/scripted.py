@@ -81,7 +81,7 @@ class Scripted(Agent):
 
     Args:
         script: What is played when neither the prompt nor the settings say; None for the variable `AGENTENV_SCRIPT`.
-        folder: Where commands run; None: where the agent does.
+        folder: Where commands run, and what snapshots hold; None: where the agent does, without snapshots.
     """
 
     config = ScriptConfig
@@ -89,7 +89,7 @@ class Scripted(Agent):
 
     def __init__(self, script: Script | None = None, folder: Path | None = None) -> None:
         self._script: Any = script if script is not None else _from_environment()
-        self._folder = folder
+        self._folder = self.workspace = folder
 
     async def run(self, request: TaskRequest[ScriptConfig]) -> AsyncIterator[Progress | TaskResult]:
         """Plays the turn's actions."""
@@ -226,4 +226,4 @@ def _from_environment() -> Any:
 
 
 if __name__ == "__main__":
-    serve(Scripted())
+    serve(Scripted(folder=Path.cwd()))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 B = TypeVar("B", bound=Body)
 _FORMAT: Final = "agentenv-sdk-conversation/1"
+_ASIDE: Final = ".agent-env-loading-"
 
 
 class Snapshots:
@@ -138,24 +139,27 @@ def _unpack_conversation(source: Path) -> tuple[dict[str, Any], bytes]:
 def _pack(folder: Path, target: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w:gz", compresslevel=1) as archive:
-        archive.add(folder, ".")
+        archive.add(folder, ".", filter=lambda entry: None if f"/{_ASIDE}" in f"/{entry.name}" else entry)
 
 
 def _replace(folder: Path, source: Path) -> None:
-    """Puts what the archive holds in the folder's place; the folder itself stays, since it may be a mount."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    """Puts what the archive holds in the folder's place; the folder itself stays, since it may be a mount.
+
+    What is unpacked lies within the folder meanwhile: the one above it may belong to somebody else.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=_ASIDE, dir=folder))
     try:
         fresh, old = aside / "new", aside / "old"
         with tarfile.open(source, "r:gz") as archive:
             archive.extractall(fresh, filter="tar")
         old.mkdir()
-        folder.mkdir(parents=True, exist_ok=True)
         _move(folder, old)
         try:
             _move(fresh, folder)
         except OSError:  # such as a full disk: then the folder is as it was
             shutil.rmtree(fresh, ignore_errors=True)
-            for entry in folder.iterdir():
+            for entry in _entries(folder):
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
             _move(old, folder)
             raise
@@ -164,5 +168,10 @@ def _replace(folder: Path, source: Path) -> None:
 
 
 def _move(source: Path, target: Path) -> None:
-    for entry in list(source.iterdir()):
+    for entry in _entries(source):
         shutil.move(entry, target / entry.name)
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder, without what is unpacked into it."""
+    return [entry for entry in folder.iterdir() if not entry.name.startswith(_ASIDE)]
