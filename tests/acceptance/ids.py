@@ -26,11 +26,12 @@ FI-01 FI-03 FI-04 FI-06 FI-07 FI-09 FI-10 FI-12 FI-13 FI-15 PO-01 PO-02 PO-04 PO
 TP-02 TP-05 TP-06 TP-08 TP-09 TP-11 TP-12 RS-02 RS-03 RS-05 RS-06 SE-02 SE-03 SE-05 CC-01 CC-02 NP-01 NP-03 CK-01 CL-01 CL-02
 GW-02 GW-03 GW-05 GW-06 GW-08 GW-09 GW-11 GW-12 GW-14 GW-15 GW-17
 LC-02 LC-03 LC-05 LC-06 LC-08 LC-09 LC-11 LC-12 LC-14 LC-15
+A2-01 A2-03 A2-04 A2-06 A2-07
 """
 REQUIRED = tuple(f"{PLACEMENT} {FAULTS} {CASES}".split())
 
-_ID = re.compile(r"(?:^|_)(ex|fi|us|gw|po|lc|im|tp|rs|cc|se|np|ck|cl|[abcdf])_?0*([1-9][0-9]?)(?=_|$)")
-_PAIRED = re.compile(r"[A-Z]{2}")
+_ID = re.compile(r"(?:^|_)(ex|fi|us|gw|po|lc|im|tp|rs|cc|se|np|ck|cl|a2(?=_[0-9])|[abcdf])_?0*([1-9][0-9]?)(?=_|$)")
+_PAIRED = re.compile(r"[A-Z][A-Z2]")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Proof:
 
 
 def ids_of(name: str) -> frozenset[str]:
-    """The ids in a test's name: `test_ex01_d03_…`, `test_ex_01_…` and `test_d3_…` are EX-01 and D3."""
+    """The ids in a test's name: `test_ex01_d03_…`, `test_ex_01_…`, `test_a2_01_…` and `test_d3_…` are EX-01, A2-01 and D3."""
     found = ((kind.upper(), int(number)) for kind, number in _ID.findall(name.removeprefix("test_")))
     return frozenset(f"{kind}-{number:02}" if _PAIRED.fullmatch(kind) else f"{kind}{number}" for kind, number in found)
 

@@ -12,16 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from agent_env.containers import ContainerPlace, EngineEndpoint, reduced
 from agent_env.errors import ContainerNotRunningError
 from agent_env.places import Command, Place
+from agent_env.sandboxes.local.examine import examine
 from tests.acceptance.boxes import box_image
 from tests.acceptance.conftest import Home
 from tests.busy import within
 from tests.container_engine import Bench, bench
+from tests.sandboxes.people import World, act
 
 __all__ = ["box_image"]
 
@@ -186,6 +189,24 @@ def test_im05_a_preflight_says_what_is_the_matter_with_each_engine(home: Home, t
         assert (ok, "odd.sock" in said, "no container engine" in said) == (False, True, True)
     ok, said = looked("down.sock")
     assert (ok, "down.sock" in said, "start a container engine" in said) == (False, True, True)
+
+
+def test_im05_an_engine_that_does_not_let_this_user_in_is_told_as_that_with_the_way_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def looked(world: World) -> tuple[str, str]:
+        (found,) = [each for each in await asyncio.to_thread(examine) if each.name == "container engine"]
+        assert not found.ok
+        return found.detail, found.hint
+
+    with TemporaryDirectory() as folder, fake_engine(Path(folder) / "closed.sock") as engine:
+        Path(folder).chmod(0o755)
+        (Path(folder) / "closed.sock").chmod(0o600 if os.geteuid() == 0 else 0)
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{folder}/closed.sock")
+        detail, hint = act("user without bubblewrap", looked)
+        assert engine.calls == []
+    assert ("closed.sock" in detail, "does not let this user in" in detail) == (True, True)
+    assert "group that owns the socket" in hint
 
 
 def test_im05_a_plain_build_asks_no_client_of_the_engine_s_own(home: Home, docker: EngineEndpoint, box_image: str) -> None:

@@ -24,6 +24,8 @@ def test_every_required_id_has_a_test_that_carries_it() -> None:
         ("test_ex01_a_timeout", {"EX-01"}),
         ("test_ex_01_d03_f9_x", {"EX-01", "D3", "F9"}),
         ("test_a012_b6", {"A12", "B6"}),
+        ("test_a2_06_x", {"A2-06"}),
+        ("test_a2_of_b", {"A2"}),
         ("test_reads_utf8_f19", {"F19"}),
         ("test_of_a_126_or_2_runs_and_x86_64", set()),
         ("test_must_show_8_json", set()),

@@ -33,7 +33,7 @@ from agent_env.sandboxes.confined.publish import write_port_map
 from agent_env.sandboxes.confined.records import CONTAINER, Facts, Records, labels_file, make_private, new_work_dir, read_labels
 from agent_env.sandboxes.contract import Level, SandboxInfo, SandboxSpec
 from agent_env.sandboxes.local.container_sandbox import CONTAINER_MARKER, ContainerSandbox, Family, container_name, listed_info
-from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines, record_of
+from agent_env.sandboxes.local.engines import Engines, record_of
 from agent_env.stores.installation import home_of
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ class Containers:
             problem = await self.engines.problem()
             if problem is not None:
                 if any(marker_of(folder) for folder in folders):
-                    raise EngineUnavailableError(f"the container of {sandbox_id} can't be removed: {problem}", hint=NO_ENGINE_HINT)
+                    raise EngineUnavailableError(f"the container of {sandbox_id} can't be removed: {problem}", hint=problem.hint)
                 return False
         from agent_env.containers.objects import remove_container  # only now: a place without a container needs no client of an engine
 

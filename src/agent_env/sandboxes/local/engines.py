@@ -20,8 +20,20 @@ if TYPE_CHECKING:
     from agent_env.containers import Engine
 
 NO_ENGINE_HINT = "start a container engine (Docker or Podman), or name one with DOCKER_HOST"
+DENIED_HINT = "add the user to the group that owns the socket (usually `docker`), or run a rootless engine"
 _PORT = 2375
 _PING = b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why no container engine can be used, and what would mend it."""
+
+    why: str
+    hint: str = NO_ENGINE_HINT
+
+    def __str__(self) -> str:
+        return self.why
 
 
 @dataclass
@@ -39,7 +51,7 @@ class Engines:
     _answers: bool = False
     _loop: asyncio.AbstractEventLoop | None = None
 
-    async def problem(self) -> str | None:
+    async def problem(self) -> Problem | None:
         """Why no container engine can be used here, in one line; None when one can. Loads no client: most runs need none."""
         if self._answers:
             return None
@@ -50,17 +62,17 @@ class Engines:
                 said = await _ping(endpoint)
         except DeadlineError as error:
             self.away = error
-            return str(error)
+            return Problem(str(error))
         except AgentEnvError as error:
-            return str(error)
+            return Problem(str(error), error.hint or NO_ENGINE_HINT)
         except PermissionError:
-            return f"the container engine at {endpoint} does not let this user in (usually the group `docker` may)"
+            return Problem(f"the container engine at {endpoint} does not let this user in", DENIED_HINT)
         except OSError as error:
             why = f"no container engine answers at {endpoint} ({error.strerror or error})"
             self.away = EngineUnavailableError(why, concerns=str(endpoint), hint=NO_ENGINE_HINT)
-            return why
+            return Problem(why)
         self._answers = said
-        return None if said else f"what listens at {endpoint} is no container engine"
+        return None if said else Problem(f"what listens at {endpoint} is no container engine")
 
     def client(self, record: Mapping[str, str] | None = None) -> Engine:
         """The client of a recorded engine, or of the one that the environment names.

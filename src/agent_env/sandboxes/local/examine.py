@@ -7,11 +7,12 @@ import os
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.sandboxes.confined.probe import Finding, findings, survey
-from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines
+from agent_env.sandboxes.local.engines import Engines
 
 
 def examine() -> list[Finding]:
     """One line for each part."""
     engines = Engines(os.environ, DEFAULT_LIMITS)
-    why = asyncio.run(engines.problem())
-    return [*findings(survey(), Finding("container engine", why is None, why or engines.where, NO_ENGINE_HINT))]
+    problem, name = asyncio.run(engines.problem()), "container engine"
+    engine = Finding(name, True, engines.where) if problem is None else Finding(name, False, problem.why, problem.hint)
+    return [*findings(survey(), engine)]

@@ -29,7 +29,7 @@ from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, Sandb
 from agent_env.sandboxes.local.container_machine import MachineContainers
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_info
 from agent_env.sandboxes.local.containers import Containers, marker_of
-from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines, record_of
+from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines, Problem, record_of
 from agent_env.sandboxes.local.options import Options
 from agent_env.sandboxes.local.sandbox import LocalSandbox
 from agent_env.sandboxes.local.view import View, write_sudo
@@ -50,7 +50,7 @@ class LocalProvider(Confining):
 
     options_type = Options
     _options: Options
-    _no_engine: str | None = None
+    _no_engine: Problem | None = None
 
     @cached_property
     def _engines(self) -> Engines:
@@ -87,7 +87,7 @@ class LocalProvider(Confining):
         """Why this spec can't be made here."""
         found = []
         if spec.mode not in capabilities.modes:
-            why = f" ({self._no_engine}; {NO_ENGINE_HINT})" if self._no_engine else ""
+            why = f" ({self._no_engine}; {self._no_engine.hint})" if self._no_engine else ""
             found.append(f"the provider {self.name!r} runs no containers here, so sandbox_mode {spec.mode!r} needs another{why}")
         mode = spec.network_mode
         if mode not in capabilities.egress:
@@ -302,9 +302,9 @@ class LocalProvider(Confining):
         if facts is None:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} on this machine", concerns=sandbox_id)
         if not facts.engine:
-            why = await self._engines.problem()
-            if why is not None:
-                raise UnsupportedError(f"sandbox {sandbox_id} has no container engine beside it: {why}", hint=NO_ENGINE_HINT)
+            problem = await self._engines.problem()
+            if problem is not None:
+                raise UnsupportedError(f"sandbox {sandbox_id} has no container engine beside it: {problem}", hint=problem.hint)
             facts = replace(facts, engine=record_of(self._engines.client()))
             await asyncio.to_thread(self._records.write, facts)
         return self._containers.beside(facts, epoch=epoch, token=token)
