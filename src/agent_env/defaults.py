@@ -154,6 +154,10 @@ class Limits:
     """How much of a trajectory is kept; what is beyond is left out, and said to be."""
     agent_trajectory_seconds: float = 120.0
     """Fetching the trajectory of a turn."""
+    agent_changelog_seconds: float = 120.0
+    """Fetching or replaying what an agent's calls of tools changed (reference)."""
+    agent_changelog_drain_seconds: float = 5.0
+    """How often that is fetched while the agent works (reference)."""
     # Judges (reference)
     judge_seconds: float = 1000.0
     """One answer of a judge."""

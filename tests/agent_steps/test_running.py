@@ -24,7 +24,7 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
     sentinel = tmp_path / "host-only"
     sentinel.write_text("host")
     steps = [
-        {**AGENT, "env_vars": {"LITELLM_API_KEY": "sk-placeholder-canary-3f1c"}},
+        {**AGENT, "env_vars": {"LITELLM_API_KEY": "sk-placeholder-canary-3f1c"}, "enable_agent_changelog": True},
         {"id": "load", "type": "load_artifact", **SOLVER, "artifact_id": "greeting", "destination_path": "/work/artifact"},
         prompt({"progress": "reading"}, {"shell": "cat /work/artifact/hello.txt | tee /workspace/out.txt"}, {"say": "it says {last}"}),
         {**code("where"), **SOLVER, "sandbox_name": None},
@@ -35,7 +35,7 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
         {"id": "collect", "type": "collect_artifacts", **SOLVER, "base_path": "/workspace", "artifact_paths": ["out.txt"]},
         {"id": "save", "type": "snapshot_agent_state", "prompt_id": "ask", "artifact_id": "state"},
         {**AGENT, "id": "second", "agent_name": "second", "agent_snapshot_files_artifact_id": "state",
-         "agent_snapshot_target_context_id": "again", "depends_on": ["save"]},
+         "agent_snapshot_target_context_id": "again", "agent_changelog_object_url": "agent:solver", "depends_on": ["save"]},
         {**prompt({"shell": "cat out.txt"}, {"say": "{last}"}, id="more"), "agent_name": "second", "context_id": "again"},
         {"id": "judge", "type": "rubrics_verifier", "prompt_id": "ask", "judge_a2a_agent_id": "judge", "controls": False,
          "output_format": "rubric_evidence", "criteria": [{"id": "read", "title": "It read the file"}]},
@@ -54,6 +54,9 @@ def test_one_task_deploys_loads_asks_runs_verifies_and_collects_and_leaves_nothi
     assert list(told["agents"]) == ["solver", "second"], "a judge is none of the task's agents"
     answer, more = told["prompt_responses"]
     assert more["response"].strip() == "hello"
+    (changes,), (rewound,) = told["metadata"]["agent_changelog"], told["metadata"]["agent_changelog_rewinds"]
+    assert (changes["agent_name"], changes["roots"], rewound["increments"]) == ("solver", ["/workspace"], 1)
+    assert rewound["object_url"] == f"{changes['object_url']}@1"
     (loaded,) = told["metadata"]["agent_loaded_snapshots"]
     assert (loaded["agent_name"], loaded["context_id"], loaded["source_artifact_version"]) == ("second", "again", 1)
     assert (answer["response"], answer["state"], answer["tool_call_count"]) == ("it says hello", "completed", 1)

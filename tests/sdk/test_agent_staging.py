@@ -28,6 +28,16 @@ async def test_an_object_is_put_read_listed_and_removed_without_the_agents_token
         assert (await agent.http.get(f"{agent.base}{AT}/one/a.bin")).status_code == 404
 
 
+async def test_a_form_puts_its_file_below_the_path() -> None:
+    async with serve_agent_here(Plain(), token="t") as agent:
+        form = {"data": {"key": "one/a.bin"}, "files": {"file": ("a.bin", b"hello")}}
+        put = await agent.http.post(f"{agent.base}{AT}", **form)
+        assert (put.status_code, put.json()["path"], put.json()["size_bytes"]) == (201, f"{SECRET}/one/a.bin", 5)
+        assert (await agent.http.get(f"{agent.base}{AT}/one/a.bin")).content == b"hello"
+        for wrong in ({"data": {"key": "../b"}, "files": form["files"]}, {"data": {"key": "b"}}, {"files": form["files"]}):
+            assert (await agent.http.post(f"{agent.base}{AT}", **wrong)).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("verb", "path", "status"),
     [
@@ -39,7 +49,8 @@ async def test_an_object_is_put_read_listed_and_removed_without_the_agents_token
         ("PUT", f"{AT}/{'x' * 1100}", 400),
         ("PUT", f"{AT}/folder/", 400),
         ("PUT", f"{AT}/file/below", 409),
-        ("POST", f"{AT}/a", 405),
+        ("POST", f"{AT}/a", 400),
+        ("PATCH", f"{AT}/a", 405),
     ],
 )
 async def test_what_does_not_fit_is_refused(verb: str, path: str, status: int) -> None:

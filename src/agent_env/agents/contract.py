@@ -318,6 +318,10 @@ class LiveAgent(Protocol):
         """Writes a file to a path that the agent serves. Raises as `get_file`."""
         ...
 
+    def secret_name(self, purpose: str) -> str | None:
+        """A name that only this deployment knows, the same in every process; None of an agent that has no token of ours."""
+        ...
+
     async def delete(self, path: str) -> None:
         """Removes what is under a path. What is not there is no error. Raises as `get_file`."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -51,6 +52,7 @@ class RecordedAgent:
         self._record = record
         self._making = making
         self._shape = shape
+        self._token = token
         self._configuring = asyncio.Lock()
         base, transport = self._reached()
         self.client = AgentClient(base, new_client(transport, making.limits), name=record.agent_name, token=token, limits=making.limits)
@@ -98,6 +100,10 @@ class RecordedAgent:
     async def put_file(self, path: str, source: Path, *, media_type: str, seconds: float) -> None:
         """Writes a file to a path that it serves."""
         await self.client.put_file(path, source, media_type=media_type, seconds=seconds)
+
+    def secret_name(self, purpose: str) -> str | None:
+        """A name that only this deployment knows; derived from its token, from which it does not tell anything."""
+        return None if self._token is None else hashlib.sha256(f"{purpose}\0{self._token}".encode()).hexdigest()[:43]
 
     async def delete(self, path: str) -> None:
         """Removes what is under a path."""

@@ -27,7 +27,7 @@ from agent_env.waiting import shielded
 Json = Any
 OCTETS: Final = "application/octet-stream"
 _CAPABILITY_BYTES: Final = 24
-_NOWHERE: Final = "https://staging.invalid"
+NOWHERE: Final = "https://staging.invalid"
 """Agents take HTTPS addresses alone; the path below it is their own."""
 
 
@@ -61,7 +61,7 @@ class Staging:
     def grant(self, name: str, kind: str) -> dict[str, Json]:
         """What lets the agent read or write an object there."""
         path = self.path(name)
-        return {"kind": kind, "url": f"{_NOWHERE}{path}", "expires_at": self.expires_at, "headers": {STAGING_HEADER: path}}
+        return {"kind": kind, "url": f"{NOWHERE}{path}", "expires_at": self.expires_at, "headers": {STAGING_HEADER: path}}
 
 
 @asynccontextmanager

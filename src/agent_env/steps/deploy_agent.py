@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -16,7 +16,7 @@ from agent_env.documents.records import DeployedAgent
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
 from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
-from agent_env.steps import agent_states
+from agent_env.steps import agent_changes, agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Texts, Whole
@@ -39,16 +39,16 @@ class AgentDeployed(StepResult):
 
     record: DeployedAgent
     default_model: str | None = None
-    loaded: Mapping[str, Json] | None = None
-    """What state it took up."""
+    told: Mapping[str, Json] = field(default_factory=dict)
+    """What it took up, and what it records."""
 
     def updates(self) -> Iterator[Update]:
         """Appends the record."""
         yield AppendRecord("deployed_agents", self.record.to_json())
         if self.default_model is not None:
             yield SetField("default_agent_model", self.default_model)
-        if self.loaded is not None:
-            yield ExtendMetadata(("agent_loaded_snapshots",), [dict(self.loaded)])
+        for name, row in agent_changes.changelog_rows(self.told):
+            yield ExtendMetadata((name,), [row])
 
     def summary(self) -> str:
         """Which agent, and where."""
@@ -120,9 +120,9 @@ class DeployAgent(Step, type="deploy_agent"):
     role: OptionalName = None
     """Under which it uses its environments."""
     enable_agent_changelog: bool = False
-    """Record what each of its tool calls changes."""
+    """Record what each of its tool calls changes, as an artifact that grows with each prompt."""
     agent_changelog_object_url: OptionalName = None
-    """Recorded changes, which this agent is to begin with."""
+    """Recorded changes, which this agent is to begin with: `artifact:ID`, `artifact:ID@VERSION`, or `agent:NAME` of this run."""
     agent_changelog_toolcall_position_exclusive: Annotated[Whole, Field(ge=0)] | None = None
     """Only those before this tool call."""
     sandbox_name: OptionalName = None
@@ -162,14 +162,13 @@ class DeployAgent(Step, type="deploy_agent"):
             yield from self._sandbox_problems(plan)
 
     def _not_yet(self) -> Iterator[Problem]:
-        for name in ("enable_agent_changelog", "agent_changelog_object_url"):
-            if getattr(self, name):
-                yield Problem("changes of an agent can't be recorded or replayed here", path=f".{name}", hint="leave it out")
         if self.enable_docker:
             message = "an agent that starts containers reaches this machine's engine, which no policy here allows"
             yield Problem(message, path=".enable_docker", hint="start what it needs with run_docker_container")
 
     def _state_problems(self, plan: Plan) -> Iterator[Problem]:
+        if self.agent_changelog_object_url is not None:
+            yield from agent_changes.url_problems(self.agent_changelog_object_url, plan, self.id)
         id, version = self.agent_snapshot_files_artifact_id, self.agent_snapshot_files_artifact_version
         if id is None:
             for name in ("agent_snapshot_files_artifact_version", "agent_snapshot_target_context_id"):
@@ -224,9 +223,14 @@ class DeployAgent(Step, type="deploy_agent"):
             if id is not None:
                 context_id = self.agent_snapshot_target_context_id
                 told["loaded"] = await agent_states.restored(run, agent, id, version, context_id=context_id, concerns=self.id)
+            if self.agent_changelog_object_url is not None:
+                before = self.agent_changelog_toolcall_position_exclusive
+                told["rewound"] = await agent_changes.rewound(run, agent, self.agent_changelog_object_url, before)
+            if self.enable_agent_changelog:
+                told["changelog"] = await agent_changes.begun(run, agent)
 
         record = await run.deploy_agent(replace(self._request(run), prepare=prepare))
-        return AgentDeployed(record, **told)
+        return AgentDeployed(record, told=told)
 
     def _request(self, run: Run) -> AgentRequest:
         own, overrides = run.overrides(), run.run_overrides()

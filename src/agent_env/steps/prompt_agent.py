@@ -19,6 +19,7 @@ from agent_env.broker.contract import Refusal
 from agent_env.documents.records import PromptResponse
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetMetadata, Update
 from agent_env.errors import AgentEnvError, BudgetExceededError, ModelUnavailableError, Problem
+from agent_env.steps import agent_changes
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.counterparts import Counterpart, counterpart_of
 from agent_env.steps.fields import OptionalName, Seconds, Whole
@@ -208,10 +209,12 @@ class PromptAgent(Step, type="prompt_agent"):
         series = Series(run, agent, config, step_id=self.id, context_id=context_id) if config is not None else None
         unsaved: AgentEnvError | None = None
         try:
-            async with series.following() if series is not None else nullcontext():
+            async with agent_changes.keeping(run, agent) as changes, series.following() if series is not None else nullcontext():
                 turns = await self._talk(run, Talk(prompting, counterpart, model, context_id, series))
             if series is not None:
                 unsaved = await series.end(len(turns))
+            if changes is not None:
+                unsaved = unsaved or changes.problem
         except BaseException:  # also of a cancelled step: nobody else would close them
             await shielded(quietly(prompting), seconds=run.limits.cleanup_seconds, what="closing the prompt's rows")
             raise

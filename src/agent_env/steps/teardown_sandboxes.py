@@ -11,6 +11,7 @@ from pydantic import field_validator, model_validator
 
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import AgentEnvError
+from agent_env.steps import agent_changes
 from agent_env.steps.contract import EntityRef, OnResume, Run, Step, StepResult
 from agent_env.steps.fields import Texts
 
@@ -67,6 +68,8 @@ class TeardownSandboxes(Step, type="teardown_sandboxes"):
     async def execute(self, run: Run) -> SandboxesTornDown:
         """Tears all of them down at once."""
         ids, remarks = self._named(run)
+        for name in self.agent_names:
+            remarks += await _changes_kept(run, name)
         gone: list[str] = []
 
         async def one(sandbox_id: str) -> None:
@@ -104,6 +107,18 @@ class TeardownSandboxes(Step, type="teardown_sandboxes"):
                     remarks.append(f"{name!r} is not in {list_name}")
                 ids.extend(sandbox_id for record in found for sandbox_id in _sandbox_ids(record))
         return list(dict.fromkeys(ids)), remarks
+
+
+async def _changes_kept(run: Run, agent_name: str) -> list[str]:
+    """Fetches what an agent recorded before it goes. Returns a remark where that can't be had."""
+    if agent_changes.artifact_of(run, agent_name) is None:
+        return []
+    try:
+        async with agent_changes.keeping(run, await run.agent(agent_name)) as changes:
+            pass
+    except AgentEnvError as error:
+        return [error.message]
+    return [changes.problem.message] if changes is not None and changes.problem is not None else []
 
 
 def _sandbox_ids(record: Json) -> Iterator[str]:

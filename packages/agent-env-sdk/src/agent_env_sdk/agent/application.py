@@ -25,6 +25,7 @@ from agent_env_sdk.wire.a2a import (
 )
 from agent_env_sdk.wire.agent_extensions import (
     AGENT_CONFIG,
+    CHANGELOG,
     IDEMPOTENT,
     MCP_CONFIG,
     MESSAGE_IDS,
@@ -43,6 +44,7 @@ from agent_env_sdk.wire.agent_extensions import (
 from agent_env_sdk.wire.rpc import INVALID_PARAMS, RpcError
 
 from .author import Agent, identity_of
+from .changelog import Changelog
 from .peers import PEERS_PATH, PEERS_SERVER, Peers
 from .registrations import Registrations, schema_of
 from .routes import routes
@@ -80,6 +82,8 @@ class Application:
         self.trajectories = Trajectories(self.tasks, self.storage, agent.trajectory_format)
         self.skills = Skills(agent, agent.skills_folder, self.registered) if agent.skills_folder else None
         self.snapshots = Snapshots(agent, agent.workspace, self.registered, self.trajectories) if agent.workspace else None
+        folder = self.storage.folder / "changelog"
+        self.changelog = Changelog(agent.workspace, folder, lambda: self.port) if agent.workspace else None
         self.triggers = Triggers() if agent.triggers else None
         self.staging = Staging(None if FOLDER_VARIABLE in os.environ else self.storage.folder / "staging")
         self.peers = Peers(self.registered)
@@ -137,7 +141,9 @@ class Application:
         if self.skills is not None:
             found.append(advertised(SKILL_CONFIG, ["add", "list"]))
         if self.snapshots is not None:
-            found.append(advertised(SNAPSHOT, ["save", "load"]))
+            changes = ["enable-changelog", "apply-changelog"] if self.changelog is not None else []
+            params = {"features": [CHANGELOG]} if changes else {}
+            found.append(advertised(SNAPSHOT, ["save", "load", *changes], params=params))
         if self.triggers is not None:
             found.append(advertised(TRIGGERS, ["register", "decide", "state"]))
         found += self.agent.extensions()
@@ -170,6 +176,7 @@ class Application:
             peers=registered.peers,
             session_ref=registered.session(entry.task.context_id),
             record=self.storage.recorder(entry.task.id).append,
+            **({"calls_over": self.changelog.calls_over} if self.changelog is not None else {}),
         )
 
     def _servers(self) -> dict[str, McpServer]:

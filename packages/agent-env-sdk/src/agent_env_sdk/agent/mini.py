@@ -252,6 +252,7 @@ class Mini(Agent):
             else:
                 text, failed = await self._shell(arguments) if name == "shell" else (f"there is no tool {name!r}", True)
         turn.request.record(ToolResultEvent(call_id=call_id, content=text, is_error=failed))
+        await turn.request.calls_over(1)
         return {"role": "tool", "tool_call_id": call_id, "content": text}
 
     async def _shell(self, arguments: Mapping[str, Any]) -> tuple[str, bool]:

@@ -213,6 +213,7 @@ class ProgramAgent(Agent):
                     break
                 for progress in self._heard(turn, reading, came, line):
                     yield progress
+            await request.calls_over(came.calls)  # a program's calls can't be held up, so a turn is one increment
             yield self._result(turn, came, ended, _tail(complaints))
 
     async def save_context(self, context_id: str) -> bytes:

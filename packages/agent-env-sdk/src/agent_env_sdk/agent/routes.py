@@ -60,6 +60,7 @@ def routes(application: Application) -> Iterator[BaseRoute]:
 def _operations(application: Application) -> Mapping[tuple[str, str], Operation]:
     """By extension and operation: what answers it."""
     registered, skills, snapshots, triggers = application.registered, application.skills, application.snapshots, application.triggers
+    changelog = application.changelog
     found: dict[tuple[str, str], Operation] = {
         (AGENT_CONFIG, "set"): _plain(registered.set_config),
         (AGENT_CONFIG, "get"): _plain(lambda _: registered.shown_config()),
@@ -75,6 +76,11 @@ def _operations(application: Application) -> Mapping[tuple[str, str], Operation]
         found |= {(SKILL_CONFIG, "add"): _moving(application, skills.add), (SKILL_CONFIG, "list"): _plain(lambda _: skills.listed())}
     if snapshots is not None:
         found |= {(SNAPSHOT, "save"): _moving(application, snapshots.save), (SNAPSHOT, "load"): _moving(application, snapshots.load)}
+    if changelog is not None:
+        found |= {
+            (SNAPSHOT, "enable-changelog"): changelog.enable,
+            (SNAPSHOT, "apply-changelog"): _moving(application, changelog.apply),
+        }
     if triggers is not None:
         found |= {
             (TRIGGERS, "register"): _plain(triggers.register),

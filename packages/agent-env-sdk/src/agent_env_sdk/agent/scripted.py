@@ -132,8 +132,10 @@ async def _play(turn: _Turn, action: Mapping[str, Any]) -> AsyncIterator[Progres
                 yield TaskResult.said(str(action["stubborn"]))
         case "shell":
             await _shell(turn, action)
+            await turn.request.calls_over(1)
         case "mcp":
             await _mcp(turn, action)
+            await turn.request.calls_over(1)
         case "sleep":
             await asyncio.sleep(float(action["sleep"]))
         case "hang":

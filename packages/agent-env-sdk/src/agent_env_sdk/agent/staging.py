@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -29,6 +31,9 @@ MAX_BYTES: Final = 16 * 1024**3
 SHORTEST_PERMISSION: Final = 22
 """Characters: about 128 bits of a URL-safe base64 text."""
 LONGEST_PATH: Final = 1024
+_PIECE_BYTES: Final = 64 * 1024
+_FORM_BYTES, _FORM_FIELDS = 64 * 1024, 20
+"""What a form may hold beside its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +70,16 @@ class Staging:
     def routes(self) -> Iterator[BaseRoute]:
         """Where it is served; nowhere when it is turned off."""
         if self.max_bytes > 0:
-            yield Route(f"{STANDARDS[STAGING].path}/{{path:path}}", self._answered, methods=["GET", "PUT", "DELETE"])
+            yield Route(f"{STANDARDS[STAGING].path}/{{path:path}}", self._answered, methods=["GET", "PUT", "POST", "DELETE"])
 
     async def _answered(self, request: Request) -> Response:
         try:
             path = _path(str(request.path_params["path"]))
             match request.method:
                 case "PUT":
-                    return await self._put(path, request)
+                    return await self._put(path, _pieces(request))
+                case "POST":
+                    return await self._posted(path, request)
                 case "DELETE":
                     return self._delete(path, request.headers.get("if-match"))
                 case _:
@@ -80,7 +87,26 @@ class Staging:
         except AgentEnvError as error:
             return JSONResponse(error.body(), error.status)
 
-    async def _put(self, path: str, request: Request) -> Response:
+    async def _posted(self, path: str, request: Request) -> Response:
+        """A form: `key`, the object's path below this one, and `file`. Its length is known before anything of it is read."""
+        length = request.headers.get("content-length", "")
+        if not length.isdecimal():
+            raise AgentEnvError("length_required", "a form needs its content-length", status=411)
+        if self._total() + int(length) > self.max_bytes + _FORM_BYTES:
+            raise self._full()
+        try:
+            form = await request.form(max_files=1, max_fields=_FORM_FIELDS)
+        except (HTTPException, ClientDisconnect) as error:
+            raise AgentEnvError("invalid_params", f"it is no form: {type(error).__name__}") from None
+        try:
+            key, file = form.get("key"), form.get("file")
+            if not isinstance(key, str) or not isinstance(file, UploadFile):
+                raise AgentEnvError("invalid_params", "a form needs the field key, and file with the content")
+            return await self._put(_path(f"{path.rstrip('/')}/{key}"), _read(file))
+        finally:
+            await form.close()
+
+    async def _put(self, path: str, pieces: AsyncIterator[bytes]) -> Response:
         if path.endswith("/"):
             raise AgentEnvError("invalid_params", "an object's path has no slash at its end")
         target = self._place(path)
@@ -90,10 +116,10 @@ class Staging:
         aside, digest, size = Path(name), hashlib.sha256(), 0
         try:
             with os.fdopen(handle, "wb") as file:
-                async for piece in _pieces(request):
+                async for piece in pieces:
                     size += len(piece)
                     if self._total() + size > self.max_bytes:
-                        raise AgentEnvError("storage_full", f"what is staged may be {self.max_bytes} bytes together", status=507)
+                        raise self._full()
                     digest.update(piece)
                     await asyncio.to_thread(file.write, piece)
             self._used = self._total() + size - await asyncio.to_thread(_put, aside, target)
@@ -124,6 +150,9 @@ class Staging:
         place.unlink()
         return Response(status_code=204)
 
+    def _full(self) -> AgentEnvError:
+        return AgentEnvError("storage_full", f"what is staged may be {self.max_bytes} bytes together", status=507)
+
     def _root(self) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="agent-staging-"))
@@ -153,6 +182,11 @@ def _put(aside: Path, target: Path) -> int:
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     aside.replace(target)
     return before
+
+
+async def _read(file: UploadFile) -> AsyncIterator[bytes]:
+    while piece := await file.read(_PIECE_BYTES):
+        yield piece
 
 
 async def _pieces(request: Request) -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -64,6 +64,11 @@ class Skill:
     """Where its files are, when the agent keeps skills in a folder."""
 
 
+async def _unheard(count: int) -> None:
+    """Where no changes are recorded."""
+    del count
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRequest(Generic[ConfigT]):
     """One turn: what was asked, and under which settings. Settings don't change while the turn runs."""
@@ -82,6 +87,8 @@ class TaskRequest(Generic[ConfigT]):
     """What the last turn of this conversation gave back, also before a restart."""
     record: Callable[[Event | Mapping[str, Any]], None] = field(repr=False)
     """Appends an event to the trajectory: of the normalised model, or a native one as it is."""
+    calls_over: Callable[[int], Awaitable[None]] = field(default=_unheard, repr=False)
+    """To be awaited when so many calls of tools are over, before the next one: keeps what they changed, where somebody asked for that."""
 
     @property
     def text(self) -> str:

@@ -40,6 +40,8 @@ CONFIG_FIELDS: Final = (
 READBACK: Final = "readback"
 PEER_HEADERS: Final = "headers"
 """A feature of `peer-agents`: each peer may come with headers."""
+CHANGELOG: Final = "changelog"
+"""A feature of `snapshot`: what each call of a tool changes is recorded."""
 HIDDEN_VALUE: Final = "***"
 """What `agent-config` answers in place of a write-only value."""
 
