@@ -31,6 +31,7 @@ from agent_env_sdk.wire.trajectory import EndEvent, ErrorEvent, MessageEvent, To
 from .author import Agent, AssemblyError
 from .hands import GRACE_SECONDS, pipe
 from .turns import AgentConfig, Progress, TaskRequest, TaskResult
+from .unpacking import unpack
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
 """Bytes of one event of a program: an answer of a tool may be within it."""
@@ -397,4 +398,4 @@ def _unpacked(saved: bytes, home: Path) -> None:
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     if saved:
         with tarfile.open(fileobj=io.BytesIO(saved), mode="r:gz") as archive:
-            archive.extractall(home, filter="tar")
+            unpack(archive, home)

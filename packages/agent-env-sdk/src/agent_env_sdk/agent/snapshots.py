@@ -19,6 +19,7 @@ from agent_env_sdk.wire.errors import AgentEnvError
 
 from .registrations import InvalidFieldsError, Registrations
 from .trajectories import Trajectories
+from .unpacking import unpack
 
 if TYPE_CHECKING:
     from .author import Agent
@@ -152,7 +153,7 @@ def _replace(folder: Path, source: Path) -> None:
     try:
         fresh, old = aside / "new", aside / "old"
         with tarfile.open(source, "r:gz") as archive:
-            archive.extractall(fresh, filter="tar")
+            unpack(archive, fresh)
         old.mkdir()
         _move(folder, old)
         try:
