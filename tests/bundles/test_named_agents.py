@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from agent_env.bundles.named_agents import with_agents
+from agent_env.bundles.named_agents import with_agents, without_effect
 from agent_env.engine import plan_document
 from agent_env.engine.options import Stores
+from agent_env.errors import NotFoundError
 
 OWN = "@local/agent-env/agents"
 
@@ -61,3 +62,24 @@ def test_a_task_without_agents_has_none_written(stores: Stores) -> None:
     )
     assert with_agents([plan], {}, stores, default_id=f"{OWN}/mini") == {}
     assert _ids(stores) == []
+
+
+@pytest.mark.parametrize(("name", "hint"), [("minni", "did you mean 'mini'?"), ("whoever", "or one of claude-code, codex, ")])
+def test_an_agent_for_every_task_that_nobody_knows_is_refused_with_what_there_is(stores: Stores, name: str, hint: str) -> None:
+    with pytest.raises(NotFoundError) as told:
+        _overrides(stores, {}, {"a2a_agent_id": name})
+    assert hint in str(told.value)
+    assert _ids(stores) == []
+
+
+def test_an_agent_that_no_task_deploys_is_warned_about(stores: Stores) -> None:
+    plans = [
+        plan_document([step], source="t", task_id="t", artifacts=stores.artifacts)
+        for step in (
+            {"id": "s", "type": "deploy_sandbox", "sandbox_mode": "vm", "sandbox_name": "box"},
+            {"id": "a", "type": "deploy_agent"},
+        )
+    ]
+    assert without_effect(plans[:1], {"a2a_agent_id": "mini"}) == ["the agent 'mini' is not used: no step deploys an agent"]
+    assert without_effect(plans, {"a2a_agent_id": "mini"}) == []
+    assert without_effect(plans[:1], {}) == []

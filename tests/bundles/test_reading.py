@@ -52,6 +52,19 @@ def test_a_bundle_is_read_with_its_kinds_types_and_ids(tmp_path: Path, home: Pat
     assert bundle.aliases == {"agents": {"solver": ("s",)}}
 
 
+@pytest.mark.parametrize(
+    ("text", "description"),
+    [
+        ("# b\n\nOne sentence that\ngoes on. Another.\n\nMore.\n", "One sentence that goes on. Another."),
+        ("Prose\n## Heading\n", "Prose"),
+        ("# b\n", "b"),
+        ("", None),
+    ],
+)
+def test_a_bundle_is_described_by_the_first_paragraph_of_its_readme(tmp_path: Path, home: Path, text: str, description: str | None) -> None:
+    assert parse_bundle(write(tmp_path / "b", {**GOOD, "README.md": text})).description == description
+
+
 def test_bundle_toml_names_the_bundle_and_gives_defaults(tmp_path: Path, home: Path) -> None:
     text = 'name = "words"\ndescription = "About words"\n[defaults]\nagent = "a"\nmodel = "m"\nsandbox = "local"\n'
     bundle = parse_bundle(write(tmp_path / "b", {**GOOD, "bundle.toml": text}))

@@ -66,3 +66,15 @@ def test_a_misspelt_type_and_a_broken_field_hide_nothing_else(cli: Cli, way: str
     assert [place for place in HIDDEN if place not in answer.err] == []
     assert "'nobody'" in answer.err
     assert "uses the sandbox 'box'" not in answer.err, "the misspelt step was meant to provide it"
+
+
+def test_names_of_a_misspelt_step_mean_what_they_would_mean(cli: Cli) -> None:
+    folder = cli.cwd / "bundle"
+    (folder / "tasks").mkdir(parents=True)
+    (folder / "artifacts/orders").mkdir(parents=True)
+    (folder / "artifacts/orders/orders.csv").write_text("item\n")
+    box = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+    load = {"id": "load", "type": "load_artefact", "sandbox_name": "box", "artifact_id": "orders", "destination_path": "/app"}
+    (folder / "tasks/t.json").write_text(json.dumps([box, load]))
+    answer = cli("bundle", "check", folder, "--json")
+    assert [problem["path"] for problem in answer.json["error"]["problems"]] == ["$[1].type"]

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
@@ -56,6 +56,44 @@ def test_cl02_unknown_command_is_one_line_with_the_near_spelling_and_exit_code_2
     assert answer.code == 2
     assert answer.err.splitlines()[0] == "error: No such command 'rnu'. Did you mean 'run'?"
     assert answer.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["version"], "--version"),
+        (["help"], "--help"),
+        (["task", "delete"], "rm"),
+        (["env", "validate"], "check"),
+        (["agent", "check"], "validate"),
+        (["artifact", "ls"], "list"),
+        (["task", "help"], None),
+    ],
+)
+def test_cl02_what_others_call_a_command_leads_to_ours(words: list[str], meant: str | None) -> None:
+    said = told(words)
+    assert said.startswith(f"error: No such command {words[-1]!r}.")
+    assert (f"Did you mean {meant!r}?" in said) if meant else ("Did you mean" not in said)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["run", "hello", "--attempts", "x"], "error: Invalid value for '--attempts': 'x' is no whole number."),
+        (["run", "hello", "--fail-under", "x"], "error: Invalid value for '--fail-under': 'x' is no number."),
+        (["completion"], "error: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),
+        (["task", "get"], "error: an id is needed"),
+        (["task", "get", "a", "--id", "b"], "error: the id is given twice"),
+    ],
+)
+def test_cl02_a_mistake_of_the_command_line_is_one_plain_line(words: list[str], expected: str) -> None:
+    assert told(words).splitlines()[0] == expected
+
+
+def told(words: list[str]) -> str:
+    with redirect_stderr(StringIO()) as err:
+        assert run(words) == 2
+    return err.getvalue()
 
 
 @pytest.mark.parametrize("group", [(), ("config",)])

@@ -34,7 +34,7 @@ async def told(root: Path, *, sandbox: str | None, built: bool = True, **fields:
 def test_c08_an_image_that_must_be_built_is_refused_where_images_are_run_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", NOWHERE)
     (problem,) = run(told(tmp_path / "state", sandbox="rootfs"))
-    assert problem.startswith("task.json: $[0]: no sandboxes can be made for the environment (rootfs: it runs images by name")
+    assert problem.startswith("task.json: $[0]: no sandboxes can be made for the environment: rootfs: it runs images by name")
     assert "those of tickets have to be built first" in problem
 
 
@@ -52,8 +52,9 @@ def test_an_image_that_has_a_name_may_run_by_it(tmp_path: Path, monkeypatch: pyt
 def test_without_an_engine_no_server_stands_beside_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", NOWHERE)
     (problem,) = run(told(tmp_path / "state", sandbox="local", built=False))
-    assert "local: it runs no containers beside its machines" in problem
-    assert "deploy it with 'rootfs'" in problem
+    assert f"local: it runs no containers beside its machines, because no container engine answers at {NOWHERE}" in problem
+    assert "start a container engine" in problem
+    assert "or deploy it with 'rootfs'" in problem
 
 
 def test_a_chain_is_refused_only_where_none_of_it_can(python_base: str, tmp_path: Path) -> None:

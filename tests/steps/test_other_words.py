@@ -43,3 +43,12 @@ def test_other_words_lead_to_fields_and_are_none_themselves() -> None:
         cls = step_class(name)
         assert set(cls.other_words.values()) <= accepted_keys(cls), name
         assert not set(cls.other_words) & accepted_keys(cls), name
+
+
+def test_where_a_key_is_missing_one_that_nobody_knows_is_told_too() -> None:
+    with pytest.raises(ProblemsError) as told:
+        read_step({"id": "work", "type": "run_code", "sandbox_name": "box", "code": "print()"}, source="t.json")
+    assert [(problem.path, problem.message) for problem in told.value.problems] == [
+        ("$", "script_artifact_id is missing"),
+        ("$.code", "unknown key 'code'"),
+    ]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from agent_env.bundles.materialising import materialise
 from agent_env.bundles.model import KINDS, BundleKind
-from agent_env.bundles.single_plans import plan_named
+from agent_env.bundles.single_plans import plan_named, unknown_name
 from agent_env.documents.updates import Json
 
 if TYPE_CHECKING:
+    from agent_env.bundles.lookups import PlanStores
     from agent_env.bundles.materialising import WriteStores
     from agent_env.engine import TaskPlan
     from agent_env.steps.contract import Step
@@ -32,10 +33,12 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
         The overrides, with the ids of what was named by an alias.
 
     Raises:
-        NotFoundError: `BUNDLE:NAME` names a bundle or agent that is not there.
+        NotFoundError: The agent of `user_overrides` is not there, or `BUNDLE:NAME` names a bundle or agent that is not.
         ProblemsError: Everything wrong with an installed bundle's agent.
     """
     written: dict[str, str] = {}
+    plans = list(plans)
+    refuse_unknown(overrides, stores)
 
     def id_of(name: str, *, stored_will_do: bool = False) -> str:
         if stored_will_do and stores.documents.get(KINDS[BundleKind.AGENT].collection, name) is not None:
@@ -65,6 +68,27 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
     if params:
         made["step_params"] = params
     return made
+
+
+def refuse_unknown(overrides: Mapping[str, Json], stores: PlanStores) -> None:
+    """Whether the agent that a call puts into every task can be had, asked before anything runs.
+
+    Raises:
+        NotFoundError: Nobody knows it; the hint has a near name.
+    """
+    name = overrides.get(_FIELD)
+    if not isinstance(name, str) or not name or plan_named(BundleKind.AGENT, name, stores) is not None:
+        return
+    if stores.documents.get(KINDS[BundleKind.AGENT].collection, name) is None:
+        raise unknown_name(BundleKind.AGENT, name, stores)
+
+
+def without_effect(plans: Iterable[TaskPlan], overrides: Mapping[str, Json]) -> list[str]:
+    """A warning where a call names an agent, and none of its tasks deploys one."""
+    name = overrides.get(_FIELD)
+    if not name or any(next(_deploying(plan), None) is not None for plan in plans):
+        return []
+    return [f"the agent {name!r} is not used: no step deploys an agent"]
 
 
 def _deploying(plan: TaskPlan) -> Iterator[Step]:

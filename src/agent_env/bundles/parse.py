@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -304,7 +304,7 @@ def _alias_problem(alias: Json, name: str, taken: Mapping[str, str], entries: Ma
 
 
 def _description(folder: Folder, nodes: Mapping[str, Node]) -> str | None:
-    """The README's first line of prose, or its heading; one that only repeats the folder's name counts if nothing else is there."""
+    """The README's first paragraph of prose, or its heading; one that only repeats the folder's name counts if nothing else is there."""
     named = sorted((name != "README.md", name) for name, node in nodes.items() if fold(name) == "readme.md" and node.kind == "file")
     if not named:
         return None
@@ -317,5 +317,20 @@ def _description(folder: Folder, nodes: Mapping[str, Node]) -> str | None:
             if line.strip() == "---":
                 break
         first = next(lines, "")
-    said = [text for line in (first, *lines) if not line.strip().startswith(_NOT_PROSE) and (text := line.strip().lstrip("#").strip())]
+    said = list(_paragraphs((first, *lines)))
     return next((text for text in said if text != folder.root.name), said[0] if said else None)
+
+
+def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Headings and paragraphs of prose, each on one line."""
+    gathered: list[str] = []
+    for written in (*lines, ""):
+        line = written.strip()
+        heading = line.startswith("#")
+        if gathered and (heading or not line or line.startswith(_NOT_PROSE)):
+            yield " ".join(gathered)
+            gathered = []
+        if heading and (text := line.lstrip("#").strip()):
+            yield text
+        elif not heading and line and not line.startswith(_NOT_PROSE):
+            gathered.append(line)

@@ -31,7 +31,7 @@ from agent_env.engine.plan import Suite, TaskPlan, document_problems, plan_task
 from agent_env.environments.registry import provider_types
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
 from agent_env.steps.contract import EntityRef
-from agent_env.steps.registry import step_class
+from agent_env.steps.registry import meant_type, step_class
 
 if TYPE_CHECKING:
     from agent_env.images import BuildContext
@@ -98,9 +98,9 @@ class BundlePlan:
 
 
 def declared_refs(type: str) -> tuple[EntityRef, ...] | Unknown | None:
-    """The references that a registered step type declares."""
+    """The references that a registered step type declares; those of a misspelt type are those of the type that is meant."""
     try:
-        return step_class(type).entity_refs
+        return step_class(meant_type(type) or type).entity_refs
     except AgentEnvError:
         return Unknown.TYPE
 

@@ -89,6 +89,11 @@ def listing_report(bundles: Sequence[Installed]) -> list[dict[str, Json]]:
     return listed
 
 
+def first_sentence(text: str | None) -> str | None:
+    """As much of a description as stands in a table."""
+    return None if text is None else text if ". " not in text else f"{text.partition('. ')[0]}."
+
+
 def _skipped(names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"Skipped, because no eval names them: {', '.join(names)}"

@@ -188,10 +188,14 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     Cancelling it cancels every run that is under way; each tears its places down, unless it is cancelled again.
 
     Raises:
+        NotFoundError: The agent that the request names is not there; nothing was written or run.
         ProblemsError: Something is wrong with the bundle; nothing was written or run.
         StorageError: The stores can't be used.
     """
+    from agent_env.bundles.named_agents import refuse_unknown
+
     stores = engine.stores
+    refuse_unknown(request.overrides, stores)
     plan = await asyncio.to_thread(plan_request, request, stores)
     found = await engine.preflight({task.name: task.plan for task in plan.tasks}, request.overrides)
     if found.problems:

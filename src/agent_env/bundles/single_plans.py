@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from agent_env.bundles.entries import EntryReader
-from agent_env.bundles.installed import find_bundle, installed_bundles
+from agent_env.bundles.installed import aliases_of, find_bundle, installed_bundles
 from agent_env.bundles.lookups import PlanStores, alias_of
 from agent_env.bundles.model import KINDS, Bundle, BundleKind, Entry
 from agent_env.bundles.neighbours import Neighbours
@@ -18,6 +18,7 @@ from agent_env.bundles.plan import BundlePlan, Planner, declared_refs
 from agent_env.bundles.reading import Folder, Notes
 from agent_env.bundles.resolve import resolve_bundle
 from agent_env.bundles.toml_types import RefKind
+from agent_env.documents.spelling import near
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.ids import LOCAL, check_id, home_folder, local_id_root
 
@@ -41,9 +42,12 @@ def plan_single(kind: BundleKind, folder: Path, stores: PlanStores, *, id: str |
         The plan, without tasks, and the entry's id.
 
     Raises:
+        NotFoundError: It is a whole bundle.
         ProblemsError: Everything wrong with it.
     """
     root = find_root(folder, os.environ)
+    if is_bundle(root):
+        raise _bundle_instead(kind, folder, root)
     above = root.parent.parent
     if root.parent.name == KINDS[kind].folder and is_bundle(above) and id is None:
         return _of_bundle(kind, above, root.name, stores)
@@ -72,6 +76,15 @@ def plan_named(kind: BundleKind, text: str, stores: PlanStores) -> tuple[BundleP
     return _of_bundle(kind, installed.folder, id.rpartition("/")[2], stores, id_root=installed.id_root, called=installed.name)
 
 
+def unknown_name(kind: BundleKind, text: str, stores: PlanStores) -> NotFoundError:
+    """What is said of a name that is no folder, no entry of a bundle, no alias and no stored id."""
+    aliases = [*aliases_of(installed_bundles()).get(KINDS[kind].folder, {})]
+    meant = near(text, [*aliases, *stores.documents.ids(KINDS[kind].collection)])
+    there = f"BUNDLE:NAME, a folder, or one of {', '.join(sorted(aliases))}" if aliases else "BUNDLE:NAME, or a folder"
+    message = f"there is no folder, bundle's {_CALLED[kind]} or alias {text!r}"
+    return NotFoundError(message, concerns=text, hint=f"did you mean {meant!r}?" if meant else there)
+
+
 def _of_bundle(
     kind: BundleKind, folder: Path, name: str, stores: PlanStores, *, id_root: str | None = None, called: str | None = None
 ) -> tuple[BundlePlan, str]:
@@ -84,6 +97,13 @@ def _of_bundle(
         there = ", ".join(each.name for each in reading.bundle.of(kind)) or "none"
         raise NotFoundError(f"the bundle {reading.bundle.name!r} has no {_CALLED[kind]} {name!r}", concerns=name, hint=f"it has {there}")
     return _planned(reading.bundle, entry, stores, problems)
+
+
+def _bundle_instead(kind: BundleKind, folder: Path, root: Path) -> NotFoundError:
+    """A bundle where one of its entries is wanted."""
+    there = [f"{folder}:{entry.name}" for entry in read_bundle(root).bundle.of(kind)]
+    hint = f"say {' or '.join(there[:5])}" if there else None
+    return NotFoundError(f"{folder} is a bundle{'' if there else f' without {_CALLED[kind]}s'}", concerns=str(folder), hint=hint)
 
 
 def _alone(kind: BundleKind, root: Path, id: str | None) -> tuple[Entry, Notes]:

@@ -71,9 +71,16 @@ async def kept(
     outcome = await engine.execute(run_id, watcher)
     if outcome.status != "completed":
         await engine.teardown(run_id)
-        message = (outcome.error or {}).get("message") or "it did not come up"
-        raise TaskError(str(message), concerns=outcome.run_id, hint=f"agent-env runs show {outcome.run_id}")
+        raise not_up(outcome)
     return outcome
+
+
+def not_up(outcome: RunOutcome) -> TaskError:
+    """Why what a command was to bring up is not there, and where to look."""
+    error = outcome.error or {}
+    hints = [str(error["hint"])] if error.get("hint") else []
+    message = str(error.get("message") or "it did not come up")
+    return TaskError(message, concerns=outcome.run_id, hint="; ".join([*hints, f"agent-env runs show {outcome.run_id}"]))
 
 
 @asynccontextmanager

@@ -103,7 +103,7 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
             named = error.concerns and error.concerns not in error.message
             return error.exit_code, _facts(error.code, f"{error.concerns}: {error.message}" if named else error.message, error.hint)
         case click.UsageError():
-            return 2, _facts("usage", error.format_message(), _usage_hint(error))
+            return 2, _facts("usage", _plain(error.format_message()), _usage_hint(error))
         case click.ClickException():
             return error.exit_code, _facts("failed", error.format_message(), None)
         case OSError() if error.filename is None and error.errno in OUTPUT_FULL:  # click writes help by itself
@@ -114,6 +114,15 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
         case _:
             text = " ".join(f"{type(error).__name__}: {error}".split())
             return 1, _facts("internal", text, "run again with --debug for the traceback, and please report it")
+
+
+def _plain(message: str) -> str:
+    """The parser's message on one line: it lists choices on lines of their own, and calls numbers within bounds a range."""
+    return (
+        " ".join(message.split())
+        .replace(" is not a valid integer range.", " is no whole number.")
+        .replace(" is not a valid float range.", " is no number.")
+    )
 
 
 def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:

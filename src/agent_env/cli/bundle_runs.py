@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from agent_env.bundles.named_agents import refuse_unknown, without_effect
 from agent_env.bundles.verdict import Result
 from agent_env.cli.batch import Presentation, conclude, context_file, interrupted_by
 from agent_env.cli.models import of_models
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
 class Observer:
     """Passes on to the watcher what concerns single runs, and collects their results."""
 
-    def __init__(self, watcher: Watcher, how: Presentation) -> None:
+    def __init__(self, watcher: Watcher, how: Presentation, overrides: Mapping[str, Any]) -> None:
         self.results: list[Result] = []
         self.kept: list[str] = []
         self._watcher = watcher
         self._how = how
+        self._overrides = overrides
         self._speaks = not (how.quiet or how.as_json)
 
     def on_written(self, written: Written) -> None:
         """Says which entries have a new version; what is unchanged is not worth a line."""
-        warn(written.plan.warnings)
+        warn([*written.plan.warnings, *without_effect([task.plan for task in written.plan.tasks], self._overrides)])
         if self._speaks:
             for entry in written.entries:
                 if entry.changed:
@@ -75,7 +77,7 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
     ordered: list[Result] = []
     said: list[str] = []
     with watching(quiet=how.quiet or how.as_json) as watcher:
-        observer = Observer(watcher, how)
+        observer = Observer(watcher, how, overrides)
 
         async def work() -> None:
             async with opened_engine(config) as engine:
@@ -99,8 +101,13 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     from agent_env.cli.preflight import refuse_unable
 
     with opened_stores() as memory:
-        done = predict(_request(found, given, overrides), stores_of(memory))
-    remarks = refuse_unable({task.name: task.plan for task in done.plan.tasks}, overrides)
+        stores = stores_of(memory)
+        refuse_unknown(overrides, stores)
+        done = predict(_request(found, given, overrides), stores)
+    remarks = [
+        *without_effect([task.plan for task in done.plan.tasks], overrides),
+        *refuse_unable({task.name: task.plan for task in done.plan.tasks}, overrides),
+    ]
     if given["as_json"]:
         report = dry_run_report(done)
         write_json({**report, "warnings": [*report["warnings"], *map(str, remarks)]})

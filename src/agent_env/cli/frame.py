@@ -17,6 +17,28 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None}
+OTHER_WORDS = {
+    "add": ("put", "set", "create"),
+    "check": ("validate",),
+    "create": ("put", "new", "set"),
+    "delete": ("rm",),
+    "describe": ("show", "get"),
+    "down": ("rm", "teardown"),
+    "get": ("show",),
+    "help": ("--help",),
+    "info": ("show", "get", "doctor"),
+    "ls": ("list",),
+    "new": ("put", "create"),
+    "remove": ("rm",),
+    "show": ("get",),
+    "start": ("deploy", "run"),
+    "stop": ("rm", "cancel"),
+    "test": ("check", "validate"),
+    "up": ("deploy",),
+    "validate": ("check",),
+    "version": ("--version",),
+}
+"""What other programs call a command → what ours may be called; the first that a group has is offered."""
 NARROWEST = 20
 """Columns below which no help can be laid out."""
 
@@ -68,8 +90,12 @@ class Group(click.Group):
         except click.UsageError as error:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if not near or "Did you mean" in error.message:
+            if "Did you mean" in error.message:
+                raise
+            known = self.list_commands(ctx)
+            near = [word for word in OTHER_WORDS.get(args[0], ()) if word in known or word.startswith("-")]
+            near = near or get_close_matches(args[0], known, n=1)
+            if not near or (near[0].startswith("-") and ctx.parent is not None):
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}. Did you mean {near[0]!r}?", ctx) from error
 

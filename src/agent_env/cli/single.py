@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env.cli.batch import Job, Presentation, run_jobs
 from agent_env.cli.models import of_models
 from agent_env.cli.output import line, warn, write_json
-from agent_env.cli.session import artifacts_of, configuration, opened_stores
+from agent_env.cli.session import configuration, opened_stores, stores_of
 from agent_env.cli.tasks import planned, planned_file, start_context, with_seeds
 from agent_env.errors import ProblemsError
 
@@ -33,7 +33,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     """
     import secrets
 
-    from agent_env.bundles.named_agents import with_agents
+    from agent_env.bundles.named_agents import with_agents, without_effect
     from agent_env.bundles.work import default_concurrency, derived_seed
     from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
@@ -57,7 +57,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     def prepare(engine: Engine) -> list[Job]:
         task, found = plan(engine.stores.documents, engine.stores.artifacts)
         chosen = with_agents([task], overrides, engine.stores, default_id=config.default_agent_id)
-        warn(task.warnings)
+        warn([*task.warnings, *without_effect([task], overrides)])
         rows = found or [{}]
         jobs = []
         for number, row in enumerate(rows * given["attempts"]):
@@ -92,11 +92,14 @@ def task_id_of(file: Path) -> str:
 
 
 def _dry_run(plan: Any, text: str, attempts: int, overrides: Mapping[str, Any], *, as_json: bool) -> int:
+    from agent_env.bundles.named_agents import refuse_unknown, without_effect
     from agent_env.cli.preflight import refuse_unable
 
-    with opened_stores() as stores:
-        task, rows = plan(stores.documents, artifacts_of(stores))
-    remarks = refuse_unable({task.source: task}, overrides)
+    with opened_stores() as memory:
+        stores = stores_of(memory)
+        refuse_unknown(overrides, stores)
+        task, rows = plan(stores.documents, stores.artifacts)
+    remarks = [*without_effect([task], overrides), *refuse_unable({task.source: task}, overrides)]
     runs = attempts * max(1, len(rows))
     warnings = [str(warning) for warning in (*task.warnings, *remarks)]
     if as_json:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import line, note, write_json
-from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.bundles import Written
@@ -23,14 +22,13 @@ def planned(kind: BundleKind, what: str, stores: Stores, id: str | None = None) 
         NotFoundError: It is none of these.
         ProblemsError: Everything wrong with it.
     """
-    from agent_env.bundles.single_plans import plan_named, plan_single
+    from agent_env.bundles.single_plans import plan_named, plan_single, unknown_name
 
     if is_folder(what):
         return plan_single(kind, Path(what).expanduser(), stores, id=id)
     found = plan_named(kind, what, stores)
     if found is None:
-        called = "environment" if kind == "env" else kind.value
-        raise NotFoundError(f"there is no folder, bundle's {called} or alias {what!r}", concerns=what, hint="BUNDLE:NAME, or a folder")
+        raise unknown_name(kind, what, stores)
     return found
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import opened_stores
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Document
@@ -31,6 +33,27 @@ def page_options(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def one_id(offer: Any, help: str) -> Callable[[F], F]:
+    """An id that may be given in front, or by `--id`, as the reference wants it.
+
+    Args:
+        offer: Completes it.
+        help: Says whose it is.
+    """
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def given(*args: Any, id: str | None, named: str | None, **rest: Any) -> Any:
+            if (id is None) is (named is None):
+                raise UsageError("an id is needed" if id is None else "the id is given twice", hint="in front, or by --id")
+            return function(*args, id=id or named, **rest)
+
+        argument = click.argument("named", metavar="ID", required=False, shell_complete=offer)
+        return cast("F", argument(click.option("--id", "id", shell_complete=offer, help=help)(given)))
+
+    return decorate
 
 
 def recorded_as_up(memory: Memory, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

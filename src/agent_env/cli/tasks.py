@@ -33,7 +33,10 @@ def stored_task(documents: Documents, id: str, version: int | None = None) -> Do
     from agent_env.documents.spelling import near
 
     meant = near(id, documents.ids(COLLECTION))
-    raise NotFoundError(f"task {id!r} does not exist", concerns=id, hint=f"did you mean {meant!r}?" if meant else "agent-env task list")
+    hint = f"did you mean {meant!r}?" if meant else "agent-env task list"
+    if Path(id).expanduser().is_file():
+        hint = f"a file is no stored task: agent-env run {id} runs it, with --dry-run it is only checked"
+    raise NotFoundError(f"task {id!r} does not exist", concerns=id, hint=hint)
 
 
 def planned(

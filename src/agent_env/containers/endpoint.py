@@ -17,6 +17,8 @@ from agent_env.places.endpoint import is_local
 _UNIX = "unix://"
 _TCP = ("tcp://", "http://", "https://")
 _DEFAULT_CONTEXT = "default"
+NO_ENGINE_HINT = "start a container engine (Docker or Podman), or name one with DOCKER_HOST"
+DENIED_HINT = "add the user to the group that owns the socket (usually `docker`), or run a rootless engine"
 _INSTALL_HINT = "install Docker or Podman and start it, or point DOCKER_HOST at one"
 
 
@@ -175,3 +177,8 @@ def _answers(path: Path) -> bool:
 
 def _existing(path: Path) -> str | None:
     return str(path) if path.exists() else None
+
+
+def reason_of(error: OSError) -> str:
+    """Why nobody answers, in the system's words: an event loop's own name the address once more."""
+    return os.strerror(error.errno) if error.errno else error.strerror or str(error)

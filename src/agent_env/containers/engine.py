@@ -19,7 +19,7 @@ import aiodocker
 import aiohttp
 from aiodocker.exceptions import DockerError
 
-from agent_env.containers.endpoint import EngineEndpoint, find_endpoint
+from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, reason_of
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import (
     AgentEnvError,
@@ -221,23 +221,20 @@ class Engine:
 
     def _broken(self, error: OSError | aiohttp.ClientError, what: str, concerns: str | None) -> AgentEnvError:
         if isinstance(error, aiohttp.ClientConnectorError | FileNotFoundError | PermissionError | ConnectionRefusedError):
-            return self._unreachable(error, what)
+            return self._unreachable(error)
         message = f"the connection to the container engine broke while {what}: {error or type(error).__name__}"
         return TransportLostError(message, concerns=concerns)
 
-    def _unreachable(self, error: OSError, what: str) -> AgentEnvError:
+    def _unreachable(self, error: OSError) -> AgentEnvError:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
         where = str(self.endpoint)
         if isinstance(cause, PermissionError):
             return EngineDeniedError(
-                f"the container engine at {where} does not let this user in, so {what} is not possible",
+                f"the container engine at {where} does not let this user in",
                 concerns=where,
-                hint="add the user to the group that owns the socket (usually `docker`), or run a rootless engine",
+                hint=DENIED_HINT,
             )
-        reason = cause.strerror or str(cause)
-        return EngineUnavailableError(
-            f"no container engine answers at {where} ({reason}), so {what} is not possible", concerns=where, hint="start it, then try again"
-        )
+        return EngineUnavailableError(f"no container engine answers at {where} ({reason_of(cause)})", concerns=where, hint=NO_ENGINE_HINT)
 
     def _refusal(self, error: DockerError, what: str, missing: type[AgentEnvError], concerns: str | None) -> AgentEnvError:
         message = f"{what} failed: the container engine says {' '.join(str(error.message).split())!r}"

@@ -58,10 +58,11 @@ async def environments_refused(
             chain = links(str(overrides.get(OVERRIDE) or getattr(step, "sandbox_type", None) or default))
             reasons = [(name, await asking.why_not(name, needs)) for name in chain]
             if needs and all(why is not None for _, why in reasons):
-                told = ", ".join(f"{name}: {why}" for name, why in reasons)
+                told = "; ".join(f"{name}: {why}" for name, why in reasons)
                 able = [name for name in _NAMED_INSTEAD if name not in chain and await asking.why_not(name, needs) is None]
                 hint = f"deploy it with {able[0]!r}" if able else "agent-env doctor says what this machine can do"
-                found.append(Problem(f"no sandboxes can be made for the environment ({told})", source, f"$[{index}]", hint))
+                hint = f"{asking.lacking.hint}; or {hint}" if asking.lacking else hint
+                found.append(Problem(f"no sandboxes can be made for the environment: {told}", source, f"$[{index}]", hint))
     return found
 
 
@@ -111,7 +112,12 @@ class _Asking:
         self._providers = providers
         self._limits = limits
         self._said: dict[str, Capabilities | str] = {}
-        self._engine: str | bool | None = None
+        self._engine: AgentEnvError | bool | None = None
+
+    @property
+    def lacking(self) -> AgentEnvError | None:
+        """Why this machine's container engine can't be used, where it was asked for; with a hint."""
+        return self._engine if isinstance(self._engine, AgentEnvError) and self._engine.hint else None
 
     async def why_not(self, name: str, needs: _Needs | None) -> str | None:
         """Why a provider can't hold it; None when it can, or when nothing is known of it."""
@@ -122,7 +128,8 @@ class _Asking:
             return said
         if said.shape is Shape.MACHINE_BACKED:
             if not said.containers:
-                return "it runs no containers beside its machines"
+                why = await self._no_engine_here() if said.on_this_machine else None
+                return f"it runs no containers beside its machines{f', because {why}' if why else ''}"
             return None if said.on_this_machine else "its machines are elsewhere, and an environment stands beside machines here"
         if needs.beside:
             return f"its sandboxes are containers, and the environment needs machines for {' and '.join(needs.beside)}"
@@ -143,15 +150,16 @@ class _Asking:
 
     async def _no_engine_here(self) -> str | None:
         """Why no container engine of this machine can build images for a provider that has none."""
-        from agent_env.containers import engine_problem, open_engine
+        from agent_env.containers import open_engine
 
         if self._engine is None:
             try:
                 async with open_engine(os.environ, limits=self._limits) as engine:
-                    self._engine = await engine_problem(engine) or True
+                    await engine.info()
+                self._engine = True
             except AgentEnvError as error:
-                self._engine = str(error)
-        return None if self._engine is True else str(self._engine)
+                self._engine = error
+        return self._engine.message if isinstance(self._engine, AgentEnvError) else None
 
 
 def _some(names: Sequence[str]) -> list[str]:

@@ -26,15 +26,19 @@ def read_fields(
         The step, and warnings about unknown keys, which it keeps.
 
     Raises:
-        ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict` every unknown key).
+        ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict`, and where a key is missing,
+            every unknown key).
     """
     step: S | None = None
     problems: list[Problem] = []
+    lacks = False
     try:
         step = cls.model_validate(dict(data))
     except ValidationError as error:
         problems = _in_words(error, data, source, path)
-    spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict)
+        lacks = any(entry["type"] == "missing" for entry in error.errors(include_url=False))
+    # Where something is missing, a key that nobody knows is probably it, under another name.
+    spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict or lacks)
     problems += spelling
     if problems or step is None:
         raise ProblemsError(dict.fromkeys(problems))

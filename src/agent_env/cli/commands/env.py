@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.agents import not_up
 from agent_env.cli.commands.env_check import check
 from agent_env.cli.commands.env_live import call, exec_, logs, shell, state
 from agent_env.cli.completing import RUNS
@@ -14,7 +15,7 @@ from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
 from agent_env.cli.stored import list_newest, page_options, show_deployed
-from agent_env.errors import NotFoundError, TaskError
+from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOutcome
@@ -114,8 +115,7 @@ def deploy(*, what: str, version: int | None, loads: tuple[str, ...], quiet: boo
 
     outcome = run_async(work)
     if outcome.status != "completed":
-        message = (outcome.error or {}).get("message") or "it did not come up"
-        raise TaskError(str(message), concerns=outcome.run_id, hint=f"agent-env runs show {outcome.run_id}")
+        raise not_up(outcome)
     record = (outcome.context.get("deployed_envs") or [{}])[0]
     facts = {
         "run": outcome.run_id,

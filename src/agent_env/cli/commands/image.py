@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from agent_env.images.space import OwnImage
 
 platform_option = click.option("--platform", help="Such as linux/amd64; the machine's own when absent.")
+WITHOUT = "without one: agent-env image pull --unpack NAME"
+"""Of an image that is wanted where there is no engine."""
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 
 
@@ -168,7 +170,7 @@ def pull(*, name: str, newest: bool, unpack: bool, platform: str | None, quiet: 
         reference = ImageReference.parse(name)
         async with _opened() as opened:
             with moving(quiet=quiet) as tell:
-                return await _engine(opened).get(reference, platform=platform, newest=newest, tell=tell)
+                return await _engine(opened, hint=WITHOUT).get(reference, platform=platform, newest=newest, tell=tell)
 
     async def unpacked() -> UnpackedImage:
         async with _opened() as opened:
@@ -217,9 +219,9 @@ async def _opened() -> AsyncIterator[Opened]:
         yield opened
 
 
-def _engine(opened: Opened) -> Images:
+def _engine(opened: Opened, *, hint: str | None = None) -> Images:
     if opened.images is None:
-        raise EngineUnavailableError(opened.why_not or "there is no container engine", hint="start one, or use `image pull --unpack`")
+        raise EngineUnavailableError(opened.why_not or "there is no container engine", hint=hint)
     return opened.images
 
 

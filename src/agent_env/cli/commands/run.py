@@ -98,7 +98,7 @@ def _only_json(ctx: click.Context) -> None:
 
 def _list(*, as_json: bool) -> int:
     from agent_env.bundles.installed import installed_bundles
-    from agent_env.bundles.report import listing_report
+    from agent_env.bundles.report import first_sentence, listing_report
 
     found = listing_report(installed_bundles())
     if as_json:
@@ -109,7 +109,7 @@ def _list(*, as_json: bool) -> int:
             b["name"],
             b["package"],
             ", ".join(f"{count} {kind}{'s' if count != 1 else ''}" for kind, count in b["contents"].items()),
-            b["description"],
+            first_sentence(b["description"]),
         )
         for b in found
     ]

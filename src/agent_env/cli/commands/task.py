@@ -13,7 +13,7 @@ from agent_env.cli.frame import Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
-from agent_env.cli.stored import list_newest, page_options, remove
+from agent_env.cli.stored import list_newest, one_id, page_options, remove
 from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
 
 
 @task.command()
-@click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
+@one_id(TASK_IDS, "The task's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
@@ -99,7 +99,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
 
 
 @task.command()
-@click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
+@one_id(TASK_IDS, "The task's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @click.option("--strict", is_flag=True, help="Warnings are problems.")
 @json_option
@@ -142,7 +142,7 @@ def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
 
 
 @task.command("get-instance")
-@click.option("--id", "id", required=True, shell_complete=RUNS, help="The instance's or run's id.")
+@one_id(RUNS, "The instance's or run's id.")
 @json_option
 def get_instance(id: str, as_json: bool) -> None:
     """Print a run's state and its whole context."""
@@ -170,7 +170,7 @@ def shared_options(function: F) -> F:
     """The options that `run` and `run-batch` of a task have in common."""
     for option in reversed(
         (
-            click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id."),
+            one_id(TASK_IDS, "The task's id."),
             click.option("--version", type=click.IntRange(min=1), help="The newest one when absent."),
             click.option(
                 "--output-dir",
@@ -219,7 +219,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
     """
     import secrets
 
-    from agent_env.bundles.named_agents import with_agents
+    from agent_env.bundles.named_agents import with_agents, without_effect
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.session import configuration
     from agent_env.cli.tasks import planned, start_context
@@ -234,7 +234,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
         plan = planned(
             engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, preset=context, strict=given["strict"]
         )
-        warn(plan.warnings)
+        warn([*plan.warnings, *without_effect([plan], overrides)])
         chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         return [
             Job(

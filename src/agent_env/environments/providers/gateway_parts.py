@@ -75,15 +75,17 @@ def refuse_elsewhere(plan: DeployPlan, making: Making, capabilities: Capabilitie
         UnsupportedError: The provider's machines are not on this one.
     """
     if capabilities.shape is Shape.MACHINE_BACKED and not (capabilities.containers and capabilities.on_this_machine):
+        told = [note.removeprefix("no containers: ") for note in capabilities.notes if "container" in note]
         why = (
-            "run no containers"
+            f"run no containers{f' ({told[0]})' if told else ''}"
             if not capabilities.containers
             else "are elsewhere, and an environment's containers stand beside machines here"
         )
+        others = [repr(name) for name in ("local", "rootfs") if name != making.sandbox_provider]
         raise UnsupportedError(
             f"environment {plan.env_id!r} can't stand beside the machines of {making.sandbox_provider!r}: they {why}",
             concerns=plan.env_id,
-            hint="deploy it with 'local', or 'rootfs'",
+            hint=f"deploy it with {' or '.join(others)}",
         )
 
 

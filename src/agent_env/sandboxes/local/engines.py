@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from agent_env.containers.endpoint import EngineEndpoint, find_endpoint
+from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, reason_of
 from agent_env.defaults import Limits
 from agent_env.errors import AgentEnvError, DeadlineError, EngineUnavailableError, InfrastructureError
 from agent_env.waiting import deadline
@@ -19,8 +19,6 @@ from agent_env.waiting import deadline
 if TYPE_CHECKING:
     from agent_env.containers import Engine
 
-NO_ENGINE_HINT = "start a container engine (Docker or Podman), or name one with DOCKER_HOST"
-DENIED_HINT = "add the user to the group that owns the socket (usually `docker`), or run a rootless engine"
 _PORT = 2375
 _PING = b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n"
 
@@ -68,7 +66,7 @@ class Engines:
         except PermissionError:
             return Problem(f"the container engine at {endpoint} does not let this user in", DENIED_HINT)
         except OSError as error:
-            why = f"no container engine answers at {endpoint} ({error.strerror or error})"
+            why = f"no container engine answers at {endpoint} ({reason_of(error)})"
             self.away = EngineUnavailableError(why, concerns=str(endpoint), hint=NO_ENGINE_HINT)
             return Problem(why)
         self._answers = said

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from agent_env import host, keeper
+from agent_env.containers.endpoint import NO_ENGINE_HINT
 from agent_env.documents.network import NetworkMode
 from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError
 from agent_env.keeper.wiring import relay_token
@@ -29,7 +30,7 @@ from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, Sandb
 from agent_env.sandboxes.local.container_machine import MachineContainers
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_info
 from agent_env.sandboxes.local.containers import Containers, marker_of
-from agent_env.sandboxes.local.engines import NO_ENGINE_HINT, Engines, Problem, record_of
+from agent_env.sandboxes.local.engines import Engines, Problem, record_of
 from agent_env.sandboxes.local.options import Options
 from agent_env.sandboxes.local.sandbox import LocalSandbox
 from agent_env.sandboxes.local.view import View, write_sudo

@@ -29,7 +29,7 @@ def _within(archive: tarfile.TarFile, root: str) -> Iterator[tarfile.TarInfo]:
     """Each member is looked at after those before it were written, so that links among them are followed."""
     for member in archive:
         member.name = member.name.lstrip("/" + os.sep)
-        where = os.path.realpath(os.path.join(root, member.name))
+        where = os.path.realpath(f"{root}/{member.name}")
         if os.path.commonpath([root, where]) != root:
             raise tarfile.ExtractError(f"{member.name!r} would lie outside of the folder")
         member.mode &= _MODES
