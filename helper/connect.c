@@ -7,9 +7,12 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "helper.h"
+
+#define LOOK_MS 5  /* between two looks whether somebody listens */
 
 struct lane { int from, to; bool open; size_t have, done; uint8_t data[CHUNK]; };
 
@@ -58,16 +61,30 @@ static int relay(int fd)
     return 0;
 }
 
-/* A stream to a port on the place's own loopback: the first record says whether it was reached, the rest is the connection's. */
+/* Reaches a port of loopback; -1 with `errno`. A request may come in several records: none waits until the server has acknowledged the one before. */
+static int reached(uint16_t port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+    if (fd < 0) return -1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (!connect(fd, (struct sockaddr *)&address, sizeof address)) return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A stream to a port on the place's own loopback: the first record says whether it was reached, the rest is the connection's.
+ * Where nobody listens yet, it looks again for as long as it was told: whoever waits for a server need not ask again and again. */
 int tcp_main(struct span payload)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)tlv_u64(payload, K_PORT, 0))};
+    uint16_t port = (uint16_t)tlv_u64(payload, K_PORT, 0);
+    uint64_t wait = tlv_u64(payload, K_WAIT_MS, 0), began = clock_ms(CLOCK_MONOTONIC);
     uint8_t answer[4];
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    /* A request may come in several records: none waits until the server has acknowledged the one before. */
-    if (fd >= 0) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int error = fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) ? errno : 0;
+    int fd;
+    while ((fd = reached(port)) < 0 && errno == ECONNREFUSED && clock_ms(CLOCK_MONOTONIC) - began < wait) poll(NULL, 0, LOOK_MS);
+    int error = fd < 0 ? errno : 0;
     put32(answer, (uint32_t)error);
     signal(SIGPIPE, SIG_IGN);
     if (!write_all(1, answer, sizeof answer) || error) return 1;

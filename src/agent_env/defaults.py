@@ -117,6 +117,8 @@ class Limits:
     """Servers of one environment that are loaded at once."""
     environment_ready_seconds: float = 180.0
     """How long a server may take from the start of its container to its first answer."""
+    environment_listen_seconds: float = 10.0
+    """How long a place looks by itself for a server that starts, before it is asked again."""
     environment_poll_seconds: float = 0.05
     """The longest pause between two looks at a server that starts."""
     environment_tools_seconds: float = 60.0

@@ -290,6 +290,39 @@ async def test_a_relay_connects_to_ports_of_the_place_too() -> None:
         await stream.aclose()
 
 
+async def looking(living: Living, *, wanted: bool) -> None:
+    """Until a worker of the place looks for a listener, or none does any more."""
+
+    async def seen() -> bool | None:
+        return True if bool(children(living)) is wanted else None
+
+    await poll(seen, within_seconds=60, what="a worker's beginning or end")
+
+
+async def test_a_place_waits_by_itself_for_somebody_to_listen_and_no_longer_than_it_was_told() -> None:
+    async with helper() as (living, place):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            with pytest.raises(SandboxUnavailableError, match="ECONNREFUSED"):
+                await place.open_tcp(port, wait_seconds=0.05)
+            waiting = asyncio.create_task(place.open_tcp(port, wait_seconds=300))
+            await looking(living, wanted=True)
+            free.listen()
+            stream = await waiting
+            accepted, _ = free.accept()
+            with accepted:
+                accepted.sendall(b"late")
+            assert await stream.receive() == b"late"
+            await stream.aclose()
+        given_up = asyncio.create_task(place.open_tcp(port, wait_seconds=300))
+        await looking(living, wanted=True)
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        await looking(living, wanted=False)
+
+
 async def test_hundreds_of_connections_cost_the_place_no_process() -> None:
     async with listening() as (living, _, listener):
         links = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(300)]

@@ -290,6 +290,7 @@ async def _start(engine: Engine, plan: Plan, container_id: str) -> None:
             await docker.containers.container(container_id).start()
 
     volume = volumes.helper_volume((await engine.info()).architecture)
+    there = volume in engine.filled  # before: others fill it at the same time
     try:
         await start()
     except PortTakenError:
@@ -297,8 +298,8 @@ async def _start(engine: Engine, plan: Plan, container_id: str) -> None:
     except (EngineFailedError, EngineRefusedError, NotFoundError):
         if not await volumes.is_filled(engine, container_id):
             await volumes.fill(engine, plan.image, volumes.home_labels(spec.labels))
-        elif volume in engine.filled:
-            raise  # it was there, so that was not why
+        elif there:
+            raise  # so that was not why
         await start()
     engine.filled.add(volume)
 

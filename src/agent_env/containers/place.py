@@ -311,10 +311,10 @@ class ContainerPlace(HelperPlace):
         async with self._told_why():
             await super().set_ttl(seconds)
 
-    async def open_tcp(self, port: int) -> TcpStream:
-        """Connects to a port on the container's own loopback."""
+    async def open_tcp(self, port: int, *, wait_seconds: float = 0.0) -> TcpStream:
+        """Connects to a port on the container's own loopback; see `HelperPlace.open_tcp`."""
         async with self._told_why():
-            return await super().open_tcp(port)
+            return await super().open_tcp(port, wait_seconds=wait_seconds)
 
     async def ping(self) -> None:
         """Asks whether the helper answers."""

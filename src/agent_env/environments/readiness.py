@@ -26,9 +26,11 @@ async def listening(place: Place, port: int, *, what: str, seconds: float, limit
     if not isinstance(place, Tunnels):
         raise UnsupportedError(f"nothing can be reached in {place.id}: it has no helper of ours")
 
+    wait = min(limits.environment_listen_seconds, seconds)
+
     async def connects() -> bool | None:
         try:
-            stream = await place.open_tcp(port)
+            stream = await place.open_tcp(port, wait_seconds=wait)
         except SandboxUnavailableError as error:
             if type(error) is not SandboxUnavailableError:  # not merely that nobody listens: the place itself is over
                 raise

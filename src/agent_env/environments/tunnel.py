@@ -42,8 +42,8 @@ _CAUSES: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
 class Tunnels(Protocol):
     """A place that carries TCP."""
 
-    async def open_tcp(self, port: int) -> TcpStream:
-        """A connection to a port of its loopback."""
+    async def open_tcp(self, port: int, *, wait_seconds: float = 0.0) -> TcpStream:
+        """A connection to a port of its loopback, as soon as somebody listens there or the time is over."""
         ...
 
 

@@ -111,13 +111,17 @@ class HelperPlace:
         """Tells the helper when to end the place by itself, counted from now; 0 means never."""
         await self._ask(Frame.SET_TTL, (Key.TTL_MS, protocol.u64(seconds * 1000)))
 
-    async def open_tcp(self, port: int) -> TcpStream:
+    async def open_tcp(self, port: int, *, wait_seconds: float = 0.0) -> TcpStream:
         """Connects to a port on the place's own loopback, through the helper.
+
+        Args:
+            port: The port.
+            wait_seconds: How long to wait for somebody to listen.
 
         Raises:
             SandboxUnavailableError: Nothing listens there.
         """
-        return await open_tcp(self._connection, port, self._limits)
+        return await open_tcp(self._connection, port, self._limits, wait_seconds)
 
     async def ping(self) -> None:
         """Asks whether the helper answers."""

@@ -93,6 +93,7 @@ class Key(IntEnum):
     RECEIVED = 26
     AGE_MS = 27
     NETWORK_MS = 28
+    WAIT_MS = 29
 
 
 class Refused(IntEnum):

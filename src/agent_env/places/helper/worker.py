@@ -163,16 +163,23 @@ class TcpStream:
         await self._worker.stop()
 
 
-async def open_tcp(connection: Connection, port: int, limits: Limits) -> TcpStream:
+async def open_tcp(connection: Connection, port: int, limits: Limits, wait_seconds: float = 0.0) -> TcpStream:
     """Connects to a port on the place's loopback.
+
+    Args:
+        connection: To the place's helper.
+        port: The port.
+        limits: Deadlines.
+        wait_seconds: How long the helper looks for somebody who listens, before it says that there is nobody.
 
     Raises:
         SandboxUnavailableError: Nothing listens there.
     """
-    worker = Worker(connection, Frame.OPEN_TCP, f"a connection to port {port}", limits, (Key.PORT, protocol.u64(port)))
+    asked = (Key.PORT, protocol.u64(port)), (Key.WAIT_MS, protocol.u64(wait_seconds * 1000))
+    worker = Worker(connection, Frame.OPEN_TCP, f"a connection to port {port}", limits, *asked)
     head = b""
     try:
-        async with deadline(limits.connect_seconds, worker.what):
+        async with deadline(limits.connect_seconds + wait_seconds, worker.what):
             while len(head) < 4 and (piece := await worker.receive()):
                 head += piece
         error = int.from_bytes(head[:4], "little")

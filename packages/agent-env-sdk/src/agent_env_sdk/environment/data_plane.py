@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agent_env_sdk.wire.grants import WriteNamespaceGrant
 from agent_env_sdk.wire.names import ADD, GET, RESET
@@ -19,7 +19,7 @@ from .calling import Invoker, Raised
 from .context import LoadContext
 
 Parts = list[TextPart | DataPart | FilePart]
-_one = TypeAdapter[Any](Part)
+_one: TypeAdapter[Any] = TypeAdapter(Part, config=ConfigDict(defer_build=True))
 
 
 class DataPlane:

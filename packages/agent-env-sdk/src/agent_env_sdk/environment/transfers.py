@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import anyio
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agent_env_sdk.wire.errors import AgentEnvError
 from agent_env_sdk.wire.grants import ReadObject, RelativePath, Uploaded, WriteNamespaceGrant, WriteObject
@@ -52,7 +52,7 @@ _CODES: Final[Mapping[str, tuple[int, bool]]] = {
 }
 """By code: the HTTP status, and whether a further attempt may succeed."""
 
-_path = TypeAdapter(RelativePath)
+_path = TypeAdapter(RelativePath, config=ConfigDict(defer_build=True))
 _port: ContextVar[int | None] = ContextVar("agent_env_serving_port", default=None)
 _quiet: ContextVar[bool] = ContextVar("agent_env_quiet_transfers", default=False)
 
