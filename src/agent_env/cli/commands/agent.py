@@ -125,7 +125,7 @@ def list_(deployed: bool, contains: str | None, limit: int, offset: int, as_json
 
 def _facts(document: Any) -> dict[str, Any]:
     metadata = document.body.get("metadata") or {}
-    return {"type": document.type, "model": metadata.get("default_model"), "checked": (metadata.get("conformance") or {}).get("passed")}
+    return {"type": document.type, "model": metadata.get("default_model")}
 
 
 @agent.command()

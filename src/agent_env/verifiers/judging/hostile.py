@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,28 +20,35 @@ _GIVE = r"(?:give|award|assign|grant|return|output|set|mark|rate|score|respond w
 _CALLS = r"(?:dear|attention|attn|hey|(?:note|message|instructions?|reminder) (?:to|for))"
 _MEANT = r"(?:criteri(?:a|on)|c\d+|this answer|this response|my answer|it)"
 _MET = r"(?:met|satisfied|passed|pass|fulfilled|correct|true|1(?:\.0)?)"
-_PATTERNS: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"\b(?:ignore|disregard|forget|override|overrule|bypass)\b.{0,60}\b(?:instruction|prompt|rule|rubric|criteri|guideline|polic|system)",
-        rf"\b{_CALLS}\b.{{0,20}}\b{_GRADER}\b",
-        rf"\b(?:if|when|since|because) you(?:'re| are)\b.{{0,40}}\b{_GRADER}\b",
-        rf"\b(?:you are|you're|act as|acting as|as) (?:now )?(?:the|a|an|my) (?:[\w-]+ ){{0,2}}{_GRADER}\b",
-        rf"\b{_GIVE}\b.{{0,60}}\b{_MARKS}(?:\W+\w+)?\W+{_THINGS}\b",
-        rf"\b{_THINGS}\b.{{0,30}}\b(?:must|should|shall|has to|is to) be\b.{{0,20}}(?:\b{_MARKS}\b|\b1(?:\.0)?\b)",
-        rf"\b(?:all|every|each|any)\b.{{0,20}}\bcriteri(?:a|on)\b.{{0,40}}\b{_MET}\b",
-        rf"\b(?:mark|score|rate|treat|consider|grade|judge)\b.{{0,40}}\b{_MEANT}\b.{{0,40}}\b{_MET}\b",
-        r"[\"']?\b(?:score|justification|verdict)[\"']?\s*[:=]\s*[\"']?(?:1(?:\.0)?|true|pass)\b",
-        r"<\|?/?(?:im_start|im_end|system|assistant|user|judge|instructions?|evidence|rubric)\b[^>]{0,40}\|?>",
-        r"^\s*(?:\[/?INST\]|#+ *(?:system|new instructions?|instructions? (?:to|for))\b|(?:system|assistant|judge|grader)\s*:)",
-    )
+_BETWEEN = r"[^\w\n]{1,20}"
+_RULES: Final[tuple[tuple[str | int, ...], ...]] = (
+    (
+        r"\b(?:ignore|disregard|forget|override|overrule|bypass)\b",
+        60,
+        r"\b(?:instruction|prompt|rule|rubric|criteri|guideline|polic|system)",
+    ),
+    (rf"\b{_CALLS}\b", 20, rf"\b{_GRADER}\b"),
+    (r"\b(?:if|when|since|because) you(?:'re| are)\b", 40, rf"\b{_GRADER}\b"),
+    (rf"\b(?:you are|you're|act as|acting as|as) (?:now )?(?:the|a|an|my) (?:[\w-]{{1,40}} ){{0,2}}{_GRADER}\b",),
+    (rf"\b{_GIVE}\b", 60, rf"\b{_MARKS}(?:{_BETWEEN}\w{{1,40}})?{_BETWEEN}{_THINGS}\b"),
+    (rf"\b{_THINGS}\b", 30, r"\b(?:must|should|shall|has to|is to) be\b", 20, rf"\b{_MARKS}\b|\b1(?:\.0)?\b"),
+    (r"\b(?:all|every|each|any)\b", 20, r"\bcriteri(?:a|on)\b", 40, rf"\b{_MET}\b"),
+    (r"\b(?:mark|score|rate|treat|consider|grade|judge)\b", 40, rf"\b{_MEANT}\b", 40, rf"\b{_MET}\b"),
+    (r"[\"']?\b(?:score|justification|verdict)[\"']? ?[:=] ?[\"']?(?:1(?:\.0)?|true|pass)\b",),
+    (r"<\|?/?(?:im_start|im_end|system|assistant|user|judge|instructions?|evidence|rubric)\b[^>\n]{0,40}\|?>",),
 )
+"""What such text looks like: expressions that follow on each other, and how many characters may be between them. Each is searched by
+itself, in time in proportion to the text: one that spans the gaps would be tried anew from every word."""
+_AT_THE_START: Final = re.compile(
+    r"(?:\[/?inst\]|#+ *(?:system|new instructions?|instructions? (?:to|for))\b|(?:system|assistant|judge|grader) ?:)"
+)
+"""What a sentence or line may not begin with."""
 _ENDS: Final = re.compile(r"(?<=[.!?])(?=\s)|(?<=\n)")
 """Between sentences and lines."""
 _INVISIBLE: Final = frozenset({"Cf", "Cc", "Co", "Cn", "Mn"})
 _SHOWN_CHARACTERS: Final = 200
-_BROKEN_LINES, _BROKEN_CHARACTERS = 4, 100
-"""Over how many lines, and how long ones, one sentence is looked for."""
+_BROKEN_CHARACTERS = 100
+"""How long a line may be for its sentence to go on in the next one."""
 _TWINS: Final = str.maketrans("асеорхуіјѕԁԛԝСЕОРХ", "aceopxyijsdqwCEOPX")
 """Cyrillic letters that look like Latin ones."""
 WORD: Final = "[withheld: text that speaks to the grader]"
@@ -75,15 +84,51 @@ def withheld(where: str, text: str) -> tuple[str, list[Passage]]:
 
 
 def _speaking(segments: list[str]) -> set[int]:
-    """Segments that speak to the grader, alone, or as a sentence that was broken into lines."""
-    found = {index for index, segment in enumerate(segments) if speaks_to_the_grader(segment)}
-    for index in range(len(segments)):
-        for end in range(index + 2, min(index + _BROKEN_LINES, len(segments)) + 1):
-            lines = segments[index:end]
-            if not _goes_on(lines[-2]) or not found.isdisjoint(range(index, end)):
-                break
-            if speaks_to_the_grader("".join(lines)):
-                found.update(range(index, end))
+    """Segments that speak to the grader, alone, or as part of a sentence that was broken into lines."""
+    text, starts = _laid_out(segments)
+    found: set[int] = set()
+    for first, last in _matches(text):
+        found.update(range(bisect_right(starts, first) - 1, bisect_right(starts, last - 1)))
+    return found | {index for index, start in enumerate(starts) if _AT_THE_START.match(text, start)}
+
+
+def _laid_out(segments: list[str]) -> tuple[str, list[int]]:
+    """All segments as plain text, and where each begins. A line feed stands between those that don't go on in the next."""
+    parts: list[str] = []
+    starts: list[int] = []
+    length = 0
+    for segment in segments:
+        plain = plain_letters(segment).lower()
+        starts.append(length)
+        parts += [plain, " " if _goes_on(segment) else "\n"]
+        length += len(plain) + 1
+    return "".join(parts), starts
+
+
+def _matches(text: str) -> Iterator[tuple[int, int]]:
+    """Where something in it speaks to the grader: from, and to."""
+    known: dict[str, list[tuple[int, int]]] = {}
+
+    def of(pattern: str) -> list[tuple[int, int]]:
+        if pattern not in known:
+            known[pattern] = [match.span() for match in re.finditer(pattern, text)]
+        return known[pattern]
+
+    for first, *more in _RULES:
+        spans = of(str(first))
+        for gap, pattern in zip(more[::2], more[1::2], strict=True):
+            spans = _followed(spans, of(str(pattern)), int(gap), text) if spans else spans
+        yield from spans
+
+
+def _followed(before: list[tuple[int, int]], after: list[tuple[int, int]], gap: int, text: str) -> list[tuple[int, int]]:
+    """Each span of the second list that begins at most so far behind the end of one of the first, in the same sentence; with that one."""
+    ends = [end for _, end in before]
+    found = []
+    for start, end in after:
+        index = bisect_right(ends, start) - 1
+        if index >= 0 and start - ends[index] <= gap and "\n" not in text[ends[index] : start]:
+            found.append((before[index][0], end))
     return found
 
 
@@ -95,8 +140,7 @@ def _goes_on(line: str) -> bool:
 
 def speaks_to_the_grader(text: str) -> bool:
     """Whether it does; letters that only look alike, and invisible ones, don't hide it."""
-    plain = plain_letters(text)
-    return any(pattern.search(plain) for pattern in _PATTERNS)
+    return bool(_speaking([text]))
 
 
 def plain_letters(text: str) -> str:
@@ -104,6 +148,5 @@ def plain_letters(text: str) -> str:
     if text.isascii():
         return " ".join(text.split())
     folded = unicodedata.normalize("NFKD", text)
-    return " ".join("".join(each for each in folded if each.isspace() or unicodedata.category(each) not in _INVISIBLE).split()).translate(
-        _TWINS
-    )
+    invisible = {ord(each): None for each in set(folded) if not each.isspace() and unicodedata.category(each) in _INVISIBLE}
+    return " ".join(folded.translate(invisible).split()).translate(_TWINS)
