@@ -12,9 +12,10 @@ import termios
 import tty
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from agent_env.cli.output import note, write_bytes
+from agent_env.cli.output import note, reader_left, write_bytes
 from agent_env.defaults import DEFAULT_LIMITS
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ async def pass_through(
 ) -> Completed:
     """Runs a command with its output passed on as it comes, and `typed` as its input; None is an empty one.
 
+    When whoever reads our output leaves (`| head`), the command ends as it would in a pipe of its own: by SIGPIPE.
+
     Args:
         place: Where it runs.
         command: The command.
@@ -120,6 +123,9 @@ async def pass_through(
     try:
         async for stream, data in process.output():
             write_bytes(redacted[stream].feed(data) if redacted else data, to_stderr=stream == 2)
+            if reader_left():
+                await process.kill()  # it may ignore SIGPIPE, and write to nobody until its time limit
+                return _broken_pipe(await process.wait())
         for stream, rest in redacted.items():
             write_bytes(rest.flush(), to_stderr=stream == 2)
         return await process.wait()
@@ -129,6 +135,12 @@ async def pass_through(
         if not feeder.cancelled():
             feeder.exception()  # a command that ended without reading everything is no fault
         await process.aclose()
+
+
+def _broken_pipe(completed: Completed) -> Completed:
+    from agent_env.places import Ending
+
+    return replace(completed, signal=signal.SIGPIPE.value) if completed.ending is Ending.SIGNALLED else completed
 
 
 async def _feed(process: Process, typed: AsyncGenerator[bytes, None] | None) -> None:

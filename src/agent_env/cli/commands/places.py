@@ -27,7 +27,12 @@ TIMED_OUT = 124
 @click.option("--user", help="A user of the place; its own by default.")
 @click.option("--cwd", help="A folder of the place; its own by default.")
 @click.option("--env", "env", metavar="NAME=VALUE", multiple=True, help="Adds a variable. Repeatable.")
-@click.option("--timeout", "timeout_seconds", type=click.FloatRange(min=0, min_open=True), help="Seconds until it is killed.")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds until it is killed; by default 600.",
+)
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")
 @click.option("--raw", is_flag=True, help="Pass the output on untouched, secrets too.")
 @json_option
@@ -53,6 +58,8 @@ def exec_(
     from agent_env.places import Command as PlaceCommand
 
     argv: tuple[str, ...] = rest["argv"][1:] if rest["argv"][:1] == ("--",) else rest["argv"]
+    if argv is rest["argv"] and argv[0].startswith("-"):
+        raise UsageError(f"{argv[0]} stands behind RUN, where the command begins", hint=f"agent-env exec {argv[0]} … RUN -- COMMAND")
     if not argv:
         raise UsageError("there is no command to run", hint="agent-env exec RUN -- ls -l /app")
     command = PlaceCommand(
