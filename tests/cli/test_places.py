@@ -6,6 +6,7 @@ import hashlib
 import os
 import pty
 import select
+import shlex
 import subprocess
 import time
 from pathlib import Path
@@ -48,7 +49,18 @@ def test_exec_option_of_the_command_is_the_commands(cli: Cli, kept: str) -> None
     assert cli("exec", kept, "echo", "--json").out == "--json\n"
 
 
+def test_exec_ends_when_its_reader_left_also_what_ignores_the_signal(cli: Cli, kept: str) -> None:
+    ignoring = "trap '' PIPE TERM; echo first; while echo more; do :; done 2>/dev/null; sleep 600"
+    text = f"{AGENT_ENV} exec {kept} -- bash -c {shlex.quote(ignoring)} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    assert (done.stdout.split(), done.stderr) == (["first", "141"], "")
+
+
 def test_exec_mistakes_are_one_line(cli: Cli, kept: str) -> None:
+    behind = cli("exec", kept, "--json", "--", "true")
+    assert (behind.code, "--json stands behind RUN" in behind.err) == (2, True)
     assert "box" in cli("exec", f"{kept}:nope", "--", "true").err
     missing = cli("exec", kept, "--", "no-such-program")
     assert missing.code == 127
@@ -140,6 +152,38 @@ def test_fi07_link_of_the_place_is_copied_as_content_and_a_local_link_is_replace
     assert cli("cp", f"{kept}:/app/1.txt", "copy").code == 0
     assert victim.read_text() == "untouched"
     assert not (cli.cwd / "copy/1.txt").is_symlink()
+
+
+def test_cp_of_a_folder_of_this_machine_leaves_out_what_leads_out_of_it_and_says_so(cli: Cli, kept: str) -> None:
+    source = cli.cwd / "in"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub/real").write_text("real")
+    cli.write("private", "canary")
+    for name, target in {"own": "sub/real", "out": "../private", "away": "none", "folder": "sub", "up": "."}.items():
+        (source / name).symlink_to(target)
+    os.mkfifo(source / "pipe")
+    copied = cli("cp", "in", f"{kept}:/app/", "--json").json
+    assert copied["files"] == 2
+    assert sorted(copied["skipped"]) == [
+        "in/away (a link that leads nowhere)",
+        "in/folder (a link to a folder)",
+        "in/out (a link that leads out of the folder)",
+        "in/pipe (neither a file nor a folder)",
+        "in/up (a link to a folder)",
+    ]
+    found = cli("exec", kept, "--", "bash", "-c", "cd /app/in; find . -type f -o -type l | sort; cat own").out
+    assert found.split() == ["./own", "./sub/real", "real"]
+
+
+def test_cp_makes_nothing_that_others_may_write_and_one_file_that_cannot_be_read_is_an_error(cli: Cli, kept: str) -> None:
+    script = "mkdir /app/m && cd /app/m && echo 1 > open && chmod 777 open && ln -s open link && echo 2 > plain && chmod 666 plain"
+    assert cli("exec", kept, "--", "bash", "-c", script).code == 0
+    assert cli("cp", f"{kept}:/app/m", "m").code == 0
+    assert {path.name: path.stat().st_mode & 0o777 for path in (cli.cwd / "m").iterdir()} == {"open": 0o755, "link": 0o755, "plain": 0o644}
+    for path in ("/proc/self/mem", "/dev/null"):
+        refused = cli("cp", f"{kept}:{path}", "here")
+        assert (refused.code, path in refused.err) == (1, True)
+    assert not (cli.cwd / "here").exists()
 
 
 def test_cp_mistakes_are_one_line(cli: Cli, kept: str) -> None:

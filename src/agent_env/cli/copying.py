@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 BATCH_FILES = 256
 STREAM_BYTES = 1 << 20
 NEW_FILE_MODE = 0o644
+OTHERS_WRITE = 0o022
+"""Taken off what comes out of a place: on this machine, nobody else writes to it."""
+LINK_MODE = 0o755
+"""A link has no permissions of its own; what it leads to may be a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Copied:
     files: int
     bytes: int
     skipped: tuple[str, ...] = ()
-    """Devices, sockets, links that lead nowhere: not copied."""
+    """Devices, sockets, links that lead nowhere or out of what is copied, and what can't be read: not copied."""
 
 
 class Standard:
@@ -66,7 +70,10 @@ async def copy_out(place: Place, remote: Remote, destination: Path) -> Copied:
     top = await _there(place, remote)
     inside = _inside(destination, remote.path.name)
     if top.kind is not FileKind.DIRECTORY:
-        return await _fetch(place, {remote.path: inside}, {remote.path: top})
+        copied = await _fetch(place, {remote.path: inside}, {remote.path: top})
+        if copied.skipped:
+            raise TransferError(f"{remote.target}:{copied.skipped[0]} can't be copied")
+        return copied
     wanted: dict[PurePosixPath, Path] = {}
     entries: dict[PurePosixPath, Entry] = {}
     skipped: list[str] = []
@@ -138,14 +145,14 @@ async def copy_in(place: Place, source: Path, remote: Remote) -> Copied:
 
     there = (await place.stat([remote.path]))[remote.path]
     into_folder = remote.is_folder or (isinstance(there, Entry) and there.kind is FileKind.DIRECTORY)
-    uploads = _uploads(source, remote.path, into_folder=into_folder)
+    uploads, skipped = _uploads(source, remote.path, into_folder=into_folder)
     await place.put(uploads)
     files = [upload.source for upload in uploads if isinstance(upload.source, Path)]
-    return Copied(len(files), sum(file.stat().st_size for file in files))
+    return Copied(len(files), sum(file.stat().st_size for file in files), tuple(skipped))
 
 
 async def _fetch(place: Place, wanted: dict[PurePosixPath, Path], entries: dict[PurePosixPath, Entry]) -> Copied:
-    from agent_env.places import Missing
+    from agent_env.places import FileKind, Missing
 
     paths, size, skipped = list(wanted), 0, []
     for start in range(0, len(paths), BATCH_FILES):
@@ -158,7 +165,8 @@ async def _fetch(place: Place, wanted: dict[PurePosixPath, Path], entries: dict[
                     skipped.append(f"{path} ({here.reason})")
                     continue
                 size += here.stat().st_size
-                here.chmod(entries[path].mode & 0o777 or 0o644)
+                mode = LINK_MODE if entries[path].kind is FileKind.LINK else entries[path].mode & 0o777 & ~OTHERS_WRITE
+                here.chmod(mode or NEW_FILE_MODE)
                 if why := _move(here, wanted[path]):
                     skipped.append(f"{path} ({why})")
     return Copied(len(paths) - len(skipped), size, tuple(skipped))
@@ -192,7 +200,11 @@ def _inside(destination: Path, name: str) -> Path:
     return destination / name if destination.is_dir() and name not in {"", ".."} else destination
 
 
-def _uploads(source: Path, base: PurePosixPath, *, into_folder: bool) -> list[Upload]:
+def _uploads(source: Path, base: PurePosixPath, *, into_folder: bool) -> tuple[list[Upload], list[str]]:
+    """What to write, and what of a folder is left out, with the reason.
+
+    A link is written as what it leads to as long as that lies in the folder: a place is another's, and the files of this user are not.
+    """
     from agent_env.places import Upload
 
     if not source.exists():
@@ -200,9 +212,28 @@ def _uploads(source: Path, base: PurePosixPath, *, into_folder: bool) -> list[Up
     if into_folder:
         base /= Path(os.path.realpath(source)).name
     if source.is_file():
-        return [Upload(base, source)]
+        return [Upload(base, source)], []
     if not source.is_dir():
         raise UsageError(f"{source} is neither a file nor a folder")
-    found = [path for path in sorted(source.rglob("*")) if path.is_file() or path.is_dir()]
-    below = [Upload(base / path.relative_to(source).as_posix(), path if path.is_file() else None) for path in found]
-    return [Upload(base, None), *below]
+    uploads, skipped = [Upload(base, None)], []
+    top = source.resolve()
+    for folder, folders, files in os.walk(source, onerror=lambda error: skipped.append(f"{error.filename} ({error.strerror})")):
+        folders.sort()
+        for path in sorted(Path(folder, name) for name in (*folders, *files)):
+            why = _left_out(path, top)
+            if why:
+                skipped.append(f"{path} ({why})")
+                continue
+            uploads.append(Upload(base / path.relative_to(source).as_posix(), None if path.is_dir() else path))
+    return uploads, skipped
+
+
+def _left_out(path: Path, top: Path) -> str | None:
+    if path.is_symlink():
+        if not path.exists():
+            return "a link that leads nowhere"
+        if not path.resolve().is_relative_to(top):
+            return "a link that leads out of the folder"
+        if path.is_dir():
+            return "a link to a folder"
+    return None if path.is_file() or path.is_dir() else "neither a file nor a folder"

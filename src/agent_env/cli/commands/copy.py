@@ -25,7 +25,8 @@ def cp(source: str, destination: str, as_json: bool) -> None:
     """Copy SOURCE to DESTINATION, one of which is RUN:/path or RUN:SANDBOX:/path.
 
     A folder is copied whole. Into an existing folder, or one written with a slash at its end, the copy keeps its name. Links inside a
-    place are followed there; what is no file is skipped and named. The other side can be -, for one file: standard output or input.
+    place are followed there, those of a folder of this machine as far as they stay in it; what is no file, and links to folders, are
+    skipped and named. The other side can be -, for one file: standard output or input.
     """
     from agent_env.cli.copying import Remote, Standard, copy_in, copy_out, read_in, side, write_out
 
