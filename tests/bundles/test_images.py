@@ -56,6 +56,10 @@ def test_an_image_with_a_dockerfile_is_stored_as_its_context(tmp_path: Path, sto
     assert isinstance(built, BuildRequest)
     assert built.context.source_digest(None) == body["source_digest"]
     assert [entry.name for entry in built.context.entries] == [".dockerignore", "Dockerfile", "app/run.sh"]
+    context = stores.objects.path(body["build_context_object_url"])
+    context.unlink()
+    assert lines(put(root, stores))["artifacts/server"] == "artifacts/server: v1, unchanged"
+    assert context.exists()  # what the store had lost is here still
 
 
 def test_what_is_built_is_the_same_wherever_the_folder_lies(tmp_path: Path, stores: Stores, home: Path) -> None:

@@ -170,3 +170,16 @@ def test_two_processes_that_write_the_same_bundle_make_one_version(order: tuple[
     assert [process.communicate(timeout=60)[0] for process in running] == [b"[1, 1]\n"] * 2
     with memory(tmp_path / "memory") as stores:
         assert not any(entry.changed for entry in put(root, stores).entries)
+
+
+def test_a_stored_file_that_was_lost_is_stored_again_from_an_unchanged_bundle(tmp_path: Path, stores: Stores, home: Path) -> None:
+    root = write(tmp_path / "bundle", GOOD)
+    id = put(root, stores).entries[0].id
+    stored = [stores.objects.path(file.url) for file in stores.artifacts.files(id).values()]
+    assert len(stored) == 2
+    for path in stored:
+        path.unlink()
+    put(root, stores, dry_run=True)
+    assert not any(path.exists() for path in stored)
+    assert not any(entry.changed for entry in put(root, stores).entries)
+    assert all(path.exists() for path in stored)

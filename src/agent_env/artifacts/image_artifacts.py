@@ -61,6 +61,13 @@ def put_context(
     )
 
 
+def restore_context(artifacts: Artifacts, document: ArtifactDocument, context: BuildContext) -> None:
+    """Stores the context of a stored image again if it is not there any more. Raises as `put_context`."""
+    url = cast("DockerImageArtifact", document.model).build_context_object_url
+    if url and not artifacts.objects.exists(url):
+        _packed(artifacts, context)
+
+
 def put_reference(artifacts: Artifacts, id: str, reference: ImageReference, *, description: str = "") -> ArtifactDocument:
     """Stores an image as its name in a registry.
 

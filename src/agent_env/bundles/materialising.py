@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from agent_env.bundles.documents import IMAGE, WRITERS, Hashes
 from agent_env.bundles.ledger import SCHEME, Check, Checker, Versions, body_of, digest_for
 from agent_env.bundles.lookups import PlanStores
+from agent_env.bundles.model import COLLECTION_OF
 from agent_env.bundles.plan import BundlePlan, PlannedTask, Write
 from agent_env.bundles.references import ResolvedEntry
 from agent_env.engine.literals import Keep, plan_without_literals, without_literals
@@ -94,6 +95,8 @@ def materialise(plan: BundlePlan, stores: WriteStores, *, dry_run: bool = False,
     plan = _without_literals(plan, stores.secrets.reference_to if dry_run else stores.secrets.keep)
     hashes = Hashes()
     checks = _check(plan, stores, hashes)
+    if not dry_run:
+        _restore(plan.writes, checks, stores, hashes)
     if not dry_run and any(check.changed or check.adopted for check in checks):
         checks = _write(plan, checks, stores, hashes, pin)
     entries = tuple(
@@ -184,6 +187,29 @@ def _write(plan: BundlePlan, checks: Sequence[Check], stores: WriteStores, hashe
     finally:
         ledger.record_all(finished)
     return done
+
+
+def _restore(writes: Sequence[Write], checks: Sequence[Check], stores: WriteStores, hashes: Hashes) -> None:
+    """Stores again what unchanged artifacts refer to and the store has lost, such as an object that was damaged: its file is here."""
+    for write, check in zip(writes, checks, strict=True):
+        if check.changed or write.collection != COLLECTION_OF["artifact"]:
+            continue
+        try:
+            _restore_files(write, check, stores, hashes)
+        except OSError as error:
+            raise _unreadable(write, error) from error
+
+
+def _restore_files(write: Write, check: Check, stores: WriteStores, hashes: Hashes) -> None:
+    if write.context is not None:
+        from agent_env.artifacts.image_artifacts import restore_context
+
+        restore_context(stores.artifacts, stores.artifacts.get(write.entry.id, check.version), write.context)
+    elif write.entry.type != IMAGE:
+        objects = stores.artifacts.objects
+        for path in write.entry.files.values():
+            if not objects.exists(hashes.facts(path).sha256):
+                objects.put_file(path)
 
 
 def _written(write: Write, check: Check, stores: WriteStores, *, versions: Versions, hashes: Hashes, pin: Pin) -> Check:
