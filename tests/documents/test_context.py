@@ -112,6 +112,23 @@ def test_all_problems_of_a_context_are_found_at_once() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("metadata", "path"),
+    [
+        ({"verifications": 5}, "$.metadata.verifications"),
+        ({"verifications": {"v": {}, "w": 5, "x": None}}, "$.metadata.verifications.w"),
+        ({"script_results": []}, "$.metadata.script_results"),
+        ({"retry_resets": {"a": 1}}, "$.metadata.retry_resets"),
+        ({"retry_resets": [{}, "x"]}, "$.metadata.retry_resets[1]"),
+        ({"torn_down_sandbox_ids": "local-1"}, "$.metadata.torn_down_sandbox_ids"),
+        ({"torn_down_sandbox_ids": ["local-1", 5]}, "$.metadata.torn_down_sandbox_ids"),
+    ],
+)
+def test_metadata_that_steps_and_teardown_read_has_its_shape(metadata: dict[str, Any], path: str) -> None:
+    (problem,) = problems_of(lambda: read_context({"metadata": {**metadata, "anything": [1]}}, source="c.json"))
+    assert problem.path == path
+
+
 def test_secret_keys_are_stripped_at_any_depth_and_references_stay() -> None:
     context = new_context(
         litellm_api_key="sk-1",

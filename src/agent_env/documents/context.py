@@ -21,6 +21,20 @@ REQUIRED_KEYS: Mapping[str, tuple[str, ...]] = {
 }
 """The context's lists, and what each of their records must have."""
 
+METADATA_OBJECTS = frozenset({"attribution", "script_results", "seed", "structured_outputs", "user_overrides"})
+"""Keys of the metadata that steps and teardown read, and that are objects."""
+METADATA_RECORDS = frozenset(
+    {"agent_trigger_state", "collected_artifacts", "env_snapshotted_universes", "env_trigger_state", "installed_clis", "verifications"}
+)
+"""Those that are objects, with an object or null under each name."""
+METADATA_LISTS = frozenset(
+    {"agent_snapshots", "agent_trigger_registrations", "deployed_docker_containers", "env_trigger_registrations", "failed_steps"}
+    | {"human_agents", "loaded_file_artifact_universes", "retry_resets"}
+)
+"""Those that are lists of objects."""
+METADATA_TEXTS = frozenset({"torn_down_sandbox_ids"})
+"""Those that are lists of texts."""
+
 SCALARS = ("agent_model", "default_agent_model", "agent_artifact_id", "agent_harness", "instance_id")
 
 SECRET_KEYS = frozenset(
@@ -52,8 +66,7 @@ def read_context(data: Json, *, source: str) -> dict[str, Json]:
     problems = list(json_problems(data, source=source))
     for name, required in REQUIRED_KEYS.items():
         problems += _list_problems(data.get(name), required, source, at("$", name))
-    if not isinstance(data.get("metadata"), dict | None):
-        problems.append(Problem("metadata is an object", source, "$.metadata"))
+    problems += _metadata_problems(data.get("metadata"), source, "$.metadata")
     problems += [
         Problem(f"{name} is text or null", source, at("$", name)) for name in SCALARS if not isinstance(data.get(name), str | None)
     ]
@@ -70,6 +83,29 @@ def safe_context(context: Mapping[str, Json]) -> dict[str, Json]:
     the original, not copied.
     """
     return {key: _stripped(value) for key, value in context.items() if _may_stay(key, value)}
+
+
+def _metadata_problems(metadata: Json, source: str, path: str) -> list[Problem]:
+    """What steps and teardown would stumble over; what they don't read may be anything."""
+    if not isinstance(metadata, dict | None):
+        return [Problem("metadata is an object", source, path)]
+    return [problem for name, value in (metadata or {}).items() for problem in _entry_problems(name, value, source, at(path, name))]
+
+
+def _entry_problems(name: str, value: Json, source: str, path: str) -> list[Problem]:
+    if value is None:
+        return []
+    if name in METADATA_LISTS:
+        return _list_problems(value, (), source, path)
+    if name in METADATA_TEXTS:
+        texts = isinstance(value, list) and all(isinstance(text, str) for text in value)
+        return [] if texts else [Problem("is a list of texts", source, path)]
+    if name not in METADATA_OBJECTS | METADATA_RECORDS:
+        return []
+    if not isinstance(value, dict):
+        return [Problem("is an object", source, path)]
+    inside = value.items() if name in METADATA_RECORDS else ()
+    return [Problem("is an object", source, at(path, key)) for key, member in inside if not isinstance(member, dict | None)]
 
 
 def _list_problems(records: Json, required: tuple[str, ...], source: str, path: str) -> list[Problem]:
