@@ -143,7 +143,8 @@ def home_folder(environ: Mapping[str, str]) -> Path | None:
     named = environ.get("HOME", "")
     if named.startswith("/") and "\0" not in named:
         home = Path(named).resolve()
-        if home != Path("/") and home.is_dir():
+        # Not below a folder that this user may not look into: `is_dir` raises there.
+        if home != Path("/") and os.access(home, os.F_OK) and home.is_dir():
             return home
     import pwd
 

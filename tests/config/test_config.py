@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from agent_env.config.keys import flatten
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import parse_toml
 from agent_env.errors import AgentEnvError, ConfigError, ProblemsError
+from tests.sandboxes.people import in_child
 
 
 @dataclass
@@ -290,6 +292,16 @@ def test_tp12_the_state_falls_back_with_a_message_when_home_can_not_be_written(t
     root.chmod(0o755)
     with pytest.raises(ConfigError, match="not a private folder"):
         state_root({"HOME": str(home), "TMPDIR": str(tmp_path)})
+
+
+def test_tp12_a_home_that_this_user_cannot_look_into_is_one_that_can_not_be_written(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o777)
+        environ = {"HOME": str(tmp_path / "closed/home"), "TMPDIR": folder}
+        root, notes = in_child(lambda: state_root(environ), ordinary=True)
+        assert root.parent == Path(folder)
+    assert "can't be written" in notes[0]
 
 
 def test_tp12_variables_move_the_state(tmp_path: Path) -> None:

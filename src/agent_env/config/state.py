@@ -56,5 +56,6 @@ def _usual_root(environ: Mapping[str, str]) -> Path | None:
 
 def _writable(path: Path) -> bool:
     """The folder, or the nearest one above that exists, can be written by this user."""
-    nearest = next((parent for parent in (path, *path.parents) if parent.exists()), Path("/"))
+    # Not `Path.exists`, which raises below a folder that this user can't search, such as another one's home.
+    nearest = next((parent for parent in (path, *path.parents) if os.access(parent, os.F_OK)), Path("/"))
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
