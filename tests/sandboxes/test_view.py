@@ -40,6 +40,7 @@ async def ask(provider: LocalProvider, *scripts: str, **changes: Any) -> list[st
 
 
 async def basics(world: World) -> list[str]:
+    os.umask(0o077)  # of this child alone: what a person's umask is must not show in the place
     return await ask(
         world.provider(),
         "id -u; id -un; pwd; echo $HOME; hostname",
@@ -49,12 +50,14 @@ async def basics(world: World) -> list[str]:
         "python3 -c 'import sys; print(sys.version_info >= (3, 9))'",
         "ls /dev | sort | tr '\\n' ' '; touch /dev/shm/x && echo writable",
         "python3 -c 'import pty, os; m, s = pty.openpty(); print(os.ttyname(s))'",
+        "stat -c %a /app /work /loaded /root /var/tmp; umask",
     )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_place_has_a_root_of_its_own_with_one_user(way: str) -> None:
-    user, variables, folders, etc, python, devices, terminal = act(way, basics)
+    user, variables, folders, etc, python, devices, terminal, modes = act(way, basics)
+    assert modes.split() == ["755", "755", "755", "755", "1777", "0022"]
     assert user.split() == ["0", "root", "/app", "/root", "local-view"]
     assert "CANARY" not in variables
     assert SECRET not in variables

@@ -144,6 +144,7 @@ class View:
         try:
             for name in _FOLDERS:
                 os.mkdir(name, 0o755, dir_fd=root)
+                os.chmod(name, 0o755, dir_fd=root)  # whatever the user's umask is: tasks find the same place everywhere
             for name in _OPEN_FOLDERS:
                 os.chmod(name, 0o1777, dir_fd=root)
             for name, text in self.marks.items():
