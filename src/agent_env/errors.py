@@ -25,7 +25,8 @@ class Problem:
     """What to do about it: a near spelling, the accepted values, a command."""
 
     def __str__(self) -> str:
-        where = ": ".join(part for part in (self.file, self.path) if part)
+        # A file's name may hold line breaks: what stands in a bundle must not look like a line of ours.
+        where = ": ".join("\\n".join(part.splitlines()) for part in (self.file, self.path) if part)
         text = f"{where}: {self.message}" if where else self.message
         return f"{text} ({self.hint})" if self.hint else text
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.cli.results import score_text
 from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import PASSING, graded
 from tests.cli.test_run import PATIENCE, sandboxes
@@ -178,3 +179,26 @@ def test_json_stays_one_object_whatever_is_wrong(cli: Cli) -> None:
         answer = cli(*words, "--json")
         assert answer.code == 2, words
         assert set(json.loads(answer.out)) == {"error"}, words
+
+
+def test_a_folder_that_is_gone_is_named_as_the_reason(cli: Cli) -> None:
+    text = f"mkdir gone && cd gone && rmdir ../gone && {AGENT_ENV} runs list"
+    done = subprocess.run(["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: the folder that this command was started in has been removed")
+
+
+def test_names_of_files_look_like_no_line_of_ours(cli: Cli) -> None:
+    tasks = cli.cwd / "b/tasks"
+    tasks.mkdir(parents=True)
+    (tasks / "a\nerror: all is well.json").write_text("[")
+    (tasks / "b\u202enosj.json").write_text("[")
+    err = cli("run", "b").err
+    assert "\n  tasks/a\\nerror: all is well.json" in err
+    assert "tasks/b\\u202enosj.json" in err
+
+
+def test_scores_of_very_many_verifiers_are_summed_up() -> None:
+    assert score_text({"v": None}) == "-"
+    assert score_text({f"v{i}": 1.0 for i in range(7)}).count("v") == 7
+    assert score_text({f"v{i}": i % 2 for i in range(2000)}) == "v0 0, v1 1, v2 0, v3 1, v4 0, v5 1 and 1994 more, mean 0.500"

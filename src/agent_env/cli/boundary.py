@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -109,6 +110,8 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
         case OSError() if error.filename is None and error.errno in OUTPUT_FULL:  # click writes help by itself
             refused = output_refused(error)
             return 1, _facts(refused.code, refused.message, refused.hint)
+        case FileNotFoundError() if _folder_is_gone():
+            return 2, _facts("no_folder", "the folder that this command was started in has been removed", "go to one that exists: cd ~")
         case OSError() if error.filename is not None:
             return 1, _facts("os", f"{error.filename}: {error.strerror or error}", "run again with --debug for the traceback")
         case _:
@@ -123,6 +126,14 @@ def _plain(message: str) -> str:
         .replace(" is not a valid integer range.", " is no whole number.")
         .replace(" is not a valid float range.", " is no number.")
     )
+
+
+def _folder_is_gone() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _facts(code: str, message: str, hint: str | None) -> dict[str, Any]:

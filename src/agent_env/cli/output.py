@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OUTPUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write to a full disk, or to `/dev/full`, answers."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 def json_option(function: F) -> F:
@@ -84,8 +84,10 @@ def reader_left() -> bool:
 
 
 def clean(text: str) -> str:
-    """Text without control characters but for newline and tab: names and messages of a task must not move the cursor."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    """Text without control characters but for newline and tab: names and messages of a task must not move the cursor, nor turn a line
+    around (Unicode's bidirectional controls).
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}" if found[0] > "\xff" else f"\\x{ord(found[0]):02x}", text)
 
 
 def coloured(stream: IO[str]) -> bool:

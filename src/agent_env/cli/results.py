@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from agent_env.bundles.verdict import Result, Verdict
 from agent_env.cli.output import line, note, table
 
 MOST_ERRORS = 20
+MOST_SCORES = 6
+"""Named in a cell of a table: a task with hundreds of verifiers would make every row as wide."""
 
 
 def score_text(scores: Mapping[str, float | None]) -> str:
-    """`verifier 0.5, other -`; a single verifier without its name."""
+    """`verifier 0.5, other -`; a single verifier without its name, and of very many the first ones and the mean."""
+    known = [score for score in scores.values() if score is not None]
+    further = len(scores) - MOST_SCORES
+    if further > 1:
+        mean = f", mean {sum(known) / len(known):.3f}" if known else ""
+        return f"{score_text(dict(islice(scores.items(), MOST_SCORES)))} and {further} more{mean}"
     shown = {name: "-" if score is None else f"{score:g}" if score in (0, 1) else f"{score:.3f}" for name, score in scores.items()}
     if len(shown) == 1:
         return next(iter(shown.values()))
