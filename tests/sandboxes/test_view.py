@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command
-from agent_env.sandboxes.confined import probe
+from agent_env.sandboxes.confined import limits, probe
 from agent_env.sandboxes.local.examine import examine
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.trial import trial
@@ -40,7 +41,9 @@ async def ask(provider: LocalProvider, *scripts: str, **changes: Any) -> list[st
 
 
 async def basics(world: World) -> list[str]:
-    os.umask(0o077)  # of this child alone: what a person's umask is must not show in the place
+    # Of this child alone: what a person's umask is must not show in the place, nor must a small limit of processes be in its way.
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_NPROC, (2000, 2000))
     return await ask(
         world.provider(),
         "id -u; id -un; pwd; echo $HOME; hostname",
@@ -51,12 +54,16 @@ async def basics(world: World) -> list[str]:
         "ls /dev | sort | tr '\\n' ' '; touch /dev/shm/x && echo writable",
         "python3 -c 'import pty, os; m, s = pty.openpty(); print(os.ttyname(s))'",
         "stat -c %a /app /work /loaded /root /var/tmp; umask",
+        "bash -c 'ulimit -u'",
+        processes=4096,
+        cpu=1.0,
     )
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_place_has_a_root_of_its_own_with_one_user(way: str) -> None:
-    user, variables, folders, etc, python, devices, terminal, modes = act(way, basics)
+    user, variables, folders, etc, python, devices, terminal, modes, processes = act(way, basics)
+    assert int(processes) <= 2000 - limits.SPARE_PROCESSES
     assert modes.split() == ["755", "755", "755", "755", "1777", "0022"]
     assert user.split() == ["0", "root", "/app", "/root", "local-view"]
     assert "CANARY" not in variables

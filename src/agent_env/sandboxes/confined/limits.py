@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,8 @@ _COMMANDS = "commands"
 _MOST_PROCESSES = 1024
 """Of a place whose share of time no group holds. There each session gets as much as the helper that has to end them: measured with 1024
 that fork without end, their ending is told within a second of their limit; with 2048, sometimes ten seconds later."""
+SPARE_PROCESSES = 16
+"""What the helper itself may need beside the commands."""
 _COUNTER_BYTES = 4096
 _PERIOD_MICROSECONDS = 100_000
 _LEAST_QUOTA_MICROSECONDS = 1000
@@ -71,9 +74,17 @@ def groups(machine: Machine, spec: SandboxSpec, home: str) -> list[Group]:
 
 
 def bounded(machine: Machine, spec: SandboxSpec) -> SandboxSpec:
-    """The sandbox as it can be kept in hand here: with no more processes than can be ended in time."""
+    """The sandbox as it can be kept in hand here: with no more processes than can be ended in time, and than this user may have at all."""
     shared = "cpu" not in machine.controllers or spec.cpu <= 0
-    return replace(spec, processes=_MOST_PROCESSES) if shared and spec.processes > _MOST_PROCESSES else spec
+    most = max(1, allowed_processes(spec.processes + SPARE_PROCESSES) - SPARE_PROCESSES)
+    most = min(most, _MOST_PROCESSES) if shared else most
+    return replace(spec, processes=most) if spec.processes > most else spec
+
+
+def allowed_processes(wanted: int) -> int:
+    """As many of these as this process's hard limit leaves, which a place can't raise: shared machines give each user a few thousand."""
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
 
 
 def _memory(spec: SandboxSpec, unified: bool) -> dict[str, str]:

@@ -31,8 +31,6 @@ _FIRST_PRIVATE_ID = 1_000_000_000
 _IDS_EACH = 65_536
 _RANGES = 16_000
 _BACKLOG = 64
-_SPARE_PROCESSES = 16
-"""What the helper itself may need beside the commands."""
 
 
 def first_facts(
@@ -168,7 +166,7 @@ def own_options(facts: Facts, spec: SandboxSpec, machine: Machine, groups: Seque
     for group in groups:
         words += ["--cgroup", str(group)]
     if spec.processes and facts.levels["processes"] == Level.HARD:
-        words += ["--processes", str(spec.processes + _SPARE_PROCESSES)]
+        words += ["--processes", str(control.allowed_processes(spec.processes + control.SPARE_PROCESSES))]
     if spec.memory_bytes and facts.levels["memory"] == Level.WATCHED:
         words += ["--watch-memory", str(spec.memory_bytes)]
     if spec.disk_bytes:
