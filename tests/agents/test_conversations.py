@@ -12,7 +12,7 @@ import pytest
 from agent_env_sdk.agent.scripted import Scripted
 from starlette.responses import JSONResponse
 
-from agent_env.agents.contract import Accepted, End, Ended, Outgoing, Progress
+from agent_env.agents.contract import Accepted, End, Ended, Outgoing, Progress, Turn
 from agent_env.agents.conversation import Conversation
 from agent_env.agents.endings import failure_of, whose
 from agent_env.agents.faults import AgentBrokeError, AgentCanceledError, AgentTaskFailedError, AgentTurnTimeoutError, AgentUnreachableError
@@ -417,3 +417,13 @@ def test_a_turn_that_streams_a_hundred_megabytes_is_followed_to_its_end() -> Non
             assert 0 < count <= 100 << 20
 
     run(go())
+
+
+@pytest.mark.parametrize(
+    ("code", "hinted"), [("mini.no_model", True), ("codex.no_endpoint", True), ("mini.model_failed", False), (None, False)]
+)
+def test_an_agent_without_a_model_leads_to_where_one_is_configured(code: str | None, hinted: bool) -> None:
+    found = Turn(End.FAILED, "m", error_type="infra_error", error_code=code, error_message="set THIS in my container")
+    failure = failure_of(found, "solver")
+    assert failure is not None
+    assert ("agent-env model check" in (failure.hint or "")) is hinted

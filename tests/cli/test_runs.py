@@ -279,3 +279,20 @@ def test_every_step_says_what_it_did_in_the_progress_and_in_the_record(cli: Cli)
     steps = cli("runs", "show", id, "--json").json["steps"]
     assert [step["type"] for step in steps] == ["deploy_sandbox", "run_code", "verify_sandbox"]
     assert all(step["summary"] for step in steps)
+
+
+def test_runs_show_and_trajectory_tell_what_an_agent_did(cli: Cli) -> None:
+    check = {"type": "response_contains", "needles": ["42"]}
+    text = {"id": "text", "type": "agent_prompt_response_verifier", "prompt_id": "sum", "criteria": [check]}
+    cli("task", "create", cli.write("t.json", [text]), "--id", "t", "--skip-validation")
+    answer = {"prompt_responses": [{"prompt_id": "sum", "prompt_text": "Add.", "response": "It is 42.", "tool_call_count": 2}]}
+    (cli.cwd / "answer.json").write_text(json.dumps(answer))
+    run_id = cli("task", "run", "t", "--context-json", "answer.json", "--json").json["runs"][0]["run_id"]
+    shown = cli("runs", "show", run_id)
+    assert "It is 42." in shown.out
+    assert f"agent-env runs trajectory {run_id}" in shown.err
+    (prompt,) = cli("runs", "trajectory", run_id, "--json").json["prompts"]
+    assert (prompt["prompt_id"], prompt["tool_calls"], prompt["response"]) == ("sum", 2, "It is 42.")
+    assert cli("runs", "trajectory", run_id).out.startswith("sum · 2 tool calls")
+    refused = cli("runs", "trajectory", run_id, "--prompt", "nope")
+    assert (refused.code, "it has sum" in refused.err) == (2, True)

@@ -39,7 +39,7 @@ async def test_it_runs_commands_calls_tools_and_says_what_came_of_it(tmp_path: P
             {"shell": "echo made > file; cat file"},
             {"say": "wrote {last}"},
             {"mcp": "stock.stock_take", "arguments": {"sku": "a", "qty": 1}},
-            {"mcp": "*.stock_take", "arguments": {"sku": "a", "qty": 9}},
+            {"mcp": "stock_take", "arguments": {"sku": "a", "qty": 9}},
             {"mcp": "nobody.fly"},
             {"say": "{last}"},
             {"structured": {"done": True}},

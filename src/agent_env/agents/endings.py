@@ -12,6 +12,11 @@ from agent_env.agents.faults import (
 )
 from agent_env.errors import AgentEnvError
 
+MODEL_HINT = (
+    "configure a model on this machine: LITELLM_BASE_URL, LITELLM_API_KEY and AGENT_ENV_MODEL, or [model] (`agent-env model check` asks it)"
+)
+_WITHOUT_MODEL = frozenset({"no_endpoint", "no_model"})
+"""What agents of our SDK say, behind their own name, where nobody gave them a model."""
 AGENT, INFRASTRUCTURE = "agent_error", "infra_error"
 _MOST_SHOWN = 2000
 """Of what an agent says of its failure (reference)."""
@@ -65,4 +70,9 @@ def failure_of(turn: Turn, agent_name: str, *, log: str = "") -> AgentEnvError |
         case End.CANCELED:
             return AgentCanceledError(message, concerns=agent_name)
     kind = AgentTaskFailedError if whose(turn) == AGENT else AgentBrokeError
-    return kind(message, concerns=agent_name)
+    return kind(message, concerns=agent_name, hint=hint_of(turn))
+
+
+def hint_of(turn: Turn) -> str | None:
+    """What whoever runs the agent can do about a failure that it tells from within; its own words are about its container."""
+    return MODEL_HINT if str(turn.error_code).rpartition(".")[2] in _WITHOUT_MODEL else None

@@ -45,6 +45,9 @@ SHAPES = {
     '"passed"}',
     "runs list": '{"runs": [RUN]}, newest first',
     "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used",
+    "runs trajectory": '{"run_id", "prompts": [{"prompt_id", "step_id", "agent", "model", "state", "error", "tool_calls", "usage", '
+    '"response", "turns": [{"turn", "state", "format", "normalised", "problem", "events": [{"type": message, reasoning, tool_call, '
+    "tool_result, usage, error or end, …}]}]}]}",
     "runs teardown": '{"removed", "absent", "failed", "left"}',
     "gc": '{"dry_run", "sandboxes": {"removed", "absent", "failed", "left"}, "folders", "objects": {"count", "bytes"}, '
     '"images": {"built", "layers", "unpacked", "bytes"}, "kept", "unreachable"}',

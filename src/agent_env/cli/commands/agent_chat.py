@@ -142,6 +142,8 @@ class Talk:
                         self._show(turn)
 
     def _show(self, turn: Turn) -> None:
+        from agent_env.agents.endings import hint_of
+
         self.completed = turn.end in {"completed", "input_required"}
         self.context_id = turn.context_id or self.context_id
         if self.as_json:
@@ -154,7 +156,11 @@ class Talk:
                 file = part.get("file") or {}
                 note(f"[{file.get('name') or 'a file'}, {file.get('mimeType') or 'of unknown type'}]")
         if not self.completed:
-            note(f"{turn.end}: {turn.error_message or turn.error_code or 'without a word'}")
+            why = turn.error_message or turn.error_code or "without a word"
+            note(str(turn.end) if why == turn.text else f"{turn.end}: {why}")
+            hint = hint_of(turn)
+            if hint is not None:
+                note(f"hint: {hint}")
 
 
 def _facts(turn: Turn) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +14,7 @@ from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
-from agent_env.errors import UsageError
+from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
@@ -88,6 +88,31 @@ def show(run: str, with_context: bool, as_json: bool) -> None:
             write_json(details_json(stored, stopped=stopped, said=said))
         else:
             _show(stored, stopped=stopped, said=said)
+
+
+@runs.command()
+@click.argument("run", shell_complete=RUNS)
+@click.option("--prompt", metavar="ID", shell_complete=STEPS, help="Only this prompt, by its id or its step's.")
+@click.option("--full", is_flag=True, help="Cut nothing, however long it is.")
+@json_option
+def trajectory(run: str, prompt: str | None, full: bool, as_json: bool) -> None:
+    """Show what agents did in a run: what was asked, each call of a tool with its result, and the answer."""
+    from agent_env.agents.recorded import recorded_prompts
+    from agent_env.cli.trajectories import show_prompts
+
+    with opened_stores() as stores:
+        stored = stores.journal.load(find_run(stores, run).run_id)
+        found = recorded_prompts(context_of(stored), stores.objects, only=prompt)
+        if prompt is not None and not found:
+            there = [str(record.get("prompt_id")) for record in context_of(stored).get("prompt_responses") or ()]
+            hint = f"it has {', '.join(there)}" if there else "no agent was asked in it"
+            raise NotFoundError(f"{stored.run.run_id} has no prompt {prompt!r}", concerns=prompt, hint=hint)
+    if as_json:
+        write_json({"run_id": stored.run.run_id, "prompts": [each.to_json() for each in found]})
+    elif not found:
+        note(f"no agent was asked in {stored.run.run_id}")
+    else:
+        show_prompts(found, full=full)
 
 
 @runs.command()
@@ -283,7 +308,10 @@ def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
             ],
             right=(2, 5),
         )
-    failed = criteria_not_passed(context_of(stored))
+    context = context_of(stored)
+    prompts = context.get("prompt_responses") or ()
+    _show_prompts(prompts)
+    failed = criteria_not_passed(context)
     if failed:
         line()
         table(("VERIFIER", "NOT PASSED", "WEIGHT", "WHY"), failed, right=(2,))
@@ -293,6 +321,21 @@ def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
     if stored.used:
         line()
         table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, u.digest) for u in stored.used], right=(1,))
+    if prompts:
+        note(f"what agents did: agent-env runs trajectory {run.run_id}")
+
+
+def _show_prompts(prompts: Sequence[Mapping[str, Any]]) -> None:
+    from agent_env.cli.trajectories import usage_text
+
+    if not prompts:
+        return
+    line()
+    rows = [
+        (p["prompt_id"], p.get("agent_name"), p.get("state"), p.get("tool_call_count"), usage_text(p), _short(p.get("response") or "", 60))
+        for p in prompts
+    ]
+    table(("PROMPT", "AGENT", "STATE", "TOOL CALLS", "USED", "ANSWER"), rows, right=(3,))
 
 
 def _print_events(events: Any, *, as_json: bool, after: int) -> int:

@@ -9,7 +9,7 @@ differently in later turns says `{"turns": [[...], [...]]}`.
 | `{"say": "text"}` | adds to the answer; `{last}` is the last command's or tool's output, `{prompt}` what was asked |
 | `{"progress": "text"}` | tells it from within the turn |
 | `{"shell": "command", "timeout_seconds": 600}` | runs it |
-| `{"mcp": "server.tool", "arguments": {}}` | calls a tool; `*.tool` takes whichever server has it |
+| `{"mcp": "tool", "arguments": {}}` | calls a tool of whichever server has it; `server.tool` of that one |
 | `{"sleep": seconds}` | waits |
 | `{"record": {...}}` | adds an event to the trajectory as it is |
 | `{"stream": bytes}` | tells and records that many bytes, in pieces |
@@ -172,7 +172,9 @@ async def _shell(turn: _Turn, action: Mapping[str, Any]) -> None:
 
 
 async def _mcp(turn: _Turn, action: Mapping[str, Any]) -> None:
-    server, _, tool = str(action["mcp"]).partition(".")
+    server, dot, tool = str(action["mcp"]).partition(".")
+    if not dot:
+        server, tool = "*", server
     if server == "*":
         server = next((each.server for each in turn.tools.tools.values() if each.tool == tool), server)
     arguments = action.get("arguments") or {}
