@@ -16,6 +16,7 @@
 #define SUPERVISOR_END_MS 700    /* then ended: its orphans come to us */
 #define TELL_ANYWAY_MS 1000      /* a process in an uninterruptible wait must not keep the answer back */
 #define STOPS_MAX 100            /* so often a supervisor is woken before its command counts as an attack */
+#define AGAIN_MS 200             /* before a command that was killed is started again */
 #define DYING_MS 100             /* thousands that were killed take their time */
 
 static uint8_t scratch[CHUNK];
@@ -250,6 +251,18 @@ static bool drained(const struct cmd *cmd)
     return true;
 }
 
+/* Whether the image's command is started again: where it was killed, and by nobody who may end it. What it left goes first, so that it meets
+ * no port, lock or memory that is still held. */
+static bool starts_again(struct cmd *cmd)
+{
+    int how = cmd->ending.a;
+    if (!(g.config.flags & C_RESTART) || g.hold || g.stopping || cmd->failed) return false;
+    if (!WIFSIGNALED(how) || container_ends_on(WTERMSIG(how))) return false;
+    cmd->again = cmd->killing = true;
+    cmd->kill_ms = g.now_ms;
+    return true;
+}
+
 /* Tells the ending once it is due, and lets the command go once its tree is gone too. */
 void exec_settle(struct cmd *cmd)
 {
@@ -261,10 +274,11 @@ void exec_settle(struct cmd *cmd)
         if (!cmd->killing) cmd->deadline_ms = NEVER;
         watch_close(&cmd->in);
         if (!cmd->worker) ledger_remember(cmd);
-        if (cmd->entry) container_entry_ended(&cmd->ending);
+        if (cmd->entry && !starts_again(cmd)) container_entry_ended(&cmd->ending);
     }
     if (cmd->told && cmd->gone && !cmd->dead) {
         cmd->dead = true;
+        if (cmd->again) g.again_ms = g.now_ms + AGAIN_MS;
         watch_close(&cmd->in);
         for (int i = 0; i < OUTS; i++) watch_close(&cmd->out[i].watch);
         watch_close(&cmd->status);

@@ -46,7 +46,8 @@ enum key {
 enum refused { REFUSED_TOKEN = 1, REFUSED_SUPERSEDED, REFUSED_VERSION, REFUSED_AWAITING, REFUSED_CONFIGURED, REFUSED_ENDED };
 enum what { W_CWD = 1, W_PROGRAM, W_USER, W_INTERPRETER, W_RESOURCES, W_ARGUMENTS, W_LIMIT, W_IDENTITY, W_CONNECT, W_UNKNOWN, W_NETWORK };
 enum exec_flag { X_STDIN = 1, X_STARTED = 2, X_RESULT = 4 };
-enum config_flag { C_NEW_PRIVILEGES = 1, C_HOLD = 2, C_ALL_CAPABILITIES = 4, C_STARTER = 8, C_ENTRY_LATER = 16, C_LIMITED = 32, C_DEMANDED = 64 };
+enum config_flag { C_NEW_PRIVILEGES = 1, C_HOLD = 2, C_ALL_CAPABILITIES = 4, C_STARTER = 8, C_ENTRY_LATER = 16, C_LIMITED = 32, C_DEMANDED = 64,
+    C_RESTART = 128 };
 enum status_kind { S_STARTED = 1, S_FAILED, S_EXITED, S_SUPERVISED };
 
 struct span { const uint8_t *data; size_t len; };
@@ -75,7 +76,7 @@ struct cmd {
     struct conn *conn;              /* NULL once nobody listens: its owner left, or its ending was told */
     uint32_t stream;
     bool worker;                    /* file work or a TCP stream: no attempt, not in the ledger */
-    bool want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry;
+    bool want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry, again;
     int stops, supervisor, main_pid;       /* 0: not yet, or no longer */
     struct watch in, status;
     struct buf pending;             /* standard input that the pipe did not take yet */
@@ -101,7 +102,7 @@ struct config {
 struct state {
     int epoll, listen, proc, null, signals;
     bool init, stopping, parting, hold, awaiting, held_back;
-    uint64_t now_ms, begun_ms, highest_epoch, ttl_at, stray_ms, stop_at;
+    uint64_t now_ms, begun_ms, highest_epoch, ttl_at, stray_ms, stop_at, again_ms;
     int exit_code;
     struct config config;
     struct conn *conns;

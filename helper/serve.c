@@ -242,6 +242,7 @@ static int sleep_ms(void)
     uint64_t next = exec_next_ms(), parked = forward_next_ms(), boot = clock_ms(CLOCK_BOOTTIME), wait = IDLE_MS;
     if (parked < next) next = parked;
     if (g.stray_ms && g.stray_ms < next) next = g.stray_ms;
+    if (g.again_ms && g.again_ms < next) next = g.again_ms;
     if (g.stopping && g.stop_at < next) next = g.stop_at;
     g.now_ms = clock_ms(CLOCK_MONOTONIC);
     if (g.held_back) wait = HELD_BACK_MS;
@@ -284,6 +285,10 @@ static void tend(void)
 {
     g.now_ms = clock_ms(CLOCK_MONOTONIC);
     exec_timers();
+    if (g.again_ms && g.now_ms >= g.again_ms) {
+        g.again_ms = 0;
+        if (!g.stopping) exec_entry(NULL, 0);
+    }
     resume_held_back();
     if (g.stray_ms && g.now_ms >= g.stray_ms) g.stray_ms = strays_kill() ? g.now_ms + STRAY_MS : 0;
     requests_settle();

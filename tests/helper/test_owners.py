@@ -21,6 +21,7 @@ from agent_env.places import Command, Ending, Place, Upload
 from agent_env.places.helper import HelperConfig, binary_path, connect
 from agent_env.places.helper.connection import Connection, greet
 from agent_env.places.place import RESULT_VARIABLE
+from agent_env.waiting import poll
 from tests.busy import within
 from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
 from tests.helper.test_commands import AS_INIT, content, sh, until_gone, until_tagged
@@ -358,6 +359,36 @@ async def test_an_entrypoint_runs_as_a_child_and_its_end_is_the_places_end() -> 
         await place.aclose()
     finally:
         end(living)
+
+
+async def test_a_command_that_was_killed_is_started_again_once_what_it_left_is_gone_and_one_that_ends_has_ended(tmp_path: Path) -> None:
+    lives = tmp_path / "lives"
+    script = 'sleep 1000 & echo $$ $! >> "$LIVES"; until [ -e "$LIVES.over" ]; do sleep 0.05; done; exit 3'
+    config = HelperConfig(token=TOKEN, env={**ENV, "LIVES": str(lives)}, entrypoint=["sh", "-c", script], restart=True)
+
+    async def life(number: int) -> list[int]:
+        async def told() -> list[int] | None:
+            lines = lives.read_text().splitlines() if lives.exists() else []
+            return [int(word) for word in lines[number].split()] if len(lines) > number else None
+
+        return await poll(told, within_seconds=60, what=f"life {number} of the command")
+
+    async with helper(config=config) as (living, place):
+        for number in range(2):
+            main, child = await life(number)
+            os.kill(main, signal.SIGKILL)
+            await life(number + 1)
+            assert not [pid for pid in (main, child) if alive(pid)]
+        assert (await place.run(Command(["true"]))).ok, "the place is the same all the while"
+        (tmp_path / "lives.over").touch()
+        assert await asyncio.to_thread(living.process.wait, 60) == 3
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 async def test_one_bridge_process_carries_a_whole_connection() -> None:

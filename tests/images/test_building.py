@@ -77,6 +77,23 @@ async def test_arguments_and_target_make_other_images_of_the_same_context(here) 
         assert plain.sources != given.sources
 
 
+async def test_an_image_that_goes_by_its_base_is_built_anew_when_that_name_means_another_one(here) -> None:
+    async with here() as lab:
+        images, base = lab.images(), lab.request("FROM BASE\nRUN echo old > /base\n", tag="base")
+        first = await images.build(base)
+        name = base.name.tagged_name
+        request = replace(lab.request(f"FROM {name}\nRUN date +%s%N > /when\n"), upon=name)
+        old = await images.build(request)
+        assert (await images.build(request, lab.told)).id == old.id
+        assert lab.events == []
+        await images.build(lab.request("FROM BASE\nRUN echo new > /base\n", tag="base"))
+        new = await images.build(request)
+        assert await lab.run(new.id, "cat", "/base") == "new\n"
+        assert new.names == (request.name.tagged_name,)
+        await images.tag(first, base.name)
+        assert (await images.build(request)).id == old.id, "what was built upon the one before is still there"
+
+
 async def test_cc_thirteen_processes_that_want_one_build_do_it_once(here) -> None:
     async with here() as lab:
         request = lab.request("FROM BASE\nRUN date +%s%N > /when\n")

@@ -174,6 +174,7 @@ def _told(spec: ContainerSpec, facts: ImageFacts) -> Told:
         all_capabilities=spec.privileges.privileged,
         socket=f"agentenv-{secrets.token_hex(8)}",
         secrets=sorted(spec.secrets),
+        restart=spec.restart,
     )
 
 

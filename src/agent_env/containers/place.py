@@ -115,6 +115,7 @@ class ContainerPlace(HelperPlace):
             user=told.user,
             entrypoint=told.command,
             hold=told.hold,
+            restart=told.restart,
             relay_token=self._relay_token,
             new_privileges=told.new_privileges,
             all_capabilities=told.all_capabilities,

@@ -86,6 +86,8 @@ class ContainerSpec:
     """None keeps the image's."""
     hold: bool = False
     """Stays when its command has ended, or has none."""
+    restart: bool = False
+    """Its command is started again when it was killed; see `HelperConfig.restart`."""
     ttl_seconds: float = 0.0
     """After which the helper ends the container by itself; 0 is never."""
     cpu: float = 0.0
@@ -166,6 +168,7 @@ class Told:
     """The abstract name that the helper listens on."""
     secrets: Sequence[str] = ()
     """Names of the variables that it was told besides its environment, so that one that is told again is told all."""
+    restart: bool = False
 
     def label(self) -> str:
         """As the text of a label."""

@@ -91,6 +91,7 @@ class RunMaking:
             secrets={**wanted.secrets, **wanted.kept},
             references=await self._kept(wanted.kept),
             attribution=options.attribution,
+            restart=wanted.restart,
         )
         record = await self._shared.sandboxes.deploy(request, self._attempt_id)
         self.made.append(record.sandbox_id)
@@ -207,6 +208,7 @@ class RunMaking:
             entrypoint=wanted.entrypoint,
             user=wanted.user,
             hold=wanted.hold,
+            restart=wanted.restart,
             env=wanted.env,
             secrets={**wanted.secrets, **wanted.kept},
             ttl_seconds=self._seconds_left(labels),

@@ -237,6 +237,7 @@ class Sandboxes:
             labels={**{f"agentenv.attribution.{key}": value for key, value in request.attribution.items()}, **labels},
             epoch=self._lease.epoch,
             token=self._installation.token(self._lease.run_id, sandbox_id),
+            restart=request.restart,
         )
 
     def _record(self, request: SandboxRequest, spec: SandboxSpec, held: Held, provider: str) -> DeployedSandbox:

@@ -84,7 +84,7 @@ def gateway_build(base: str, state_root: Path) -> BuildRequest:
                 aside.write_text(text)
     files = {**{name: root / name for name in own}, **{f"src/{name}": path for name, path in _sources()}}
     context = BuildContext(root, "Dockerfile", tuple(read_entry(files[name], name) for name in sorted(files)))
-    return BuildRequest(context, ImageReference.parse(f"{GATEWAY_IMAGE}:{context.source_digest(None)[:16]}"))
+    return BuildRequest(context, ImageReference.parse(f"{GATEWAY_IMAGE}:{context.source_digest(None)[:16]}"), upon=base)
 
 
 def unnamed_images(

@@ -33,6 +33,8 @@ class SandboxWanted:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kept: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further secrets, which nobody can derive again: this installation keeps them, so that whoever comes back can tell them again."""
+    restart: bool = False
+    """Its command keeps all it knows in files, and is started again when it was killed."""
     cpu: float = 0.0
     memory_bytes: int = 0
     disk_bytes: int = 0
@@ -60,6 +62,8 @@ class ContainerWanted:
     user: str | None = None
     hold: bool = False
     """Stays, with its log, when its command has ended."""
+    restart: bool = False
+    """Its command keeps all it knows in files, and is started again when it was killed."""
     cpu: float = 0.0
     memory_bytes: int = 0
 

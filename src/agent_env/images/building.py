@@ -49,14 +49,19 @@ class BuildRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     rebuild: bool = False
     """Builds also when the same sources were built before, and runs every step again."""
+    upon: str | None = None
+    """An image that it is built upon, and anew when that name means another one; None goes by the sources alone."""
+    upon_id: str = ""
+    """Which one `upon` means; found out when it is built."""
 
     @property
     def sources(self) -> str:
-        """The digest that the image is remembered by: of its context, and of arguments and target where there are any."""
+        """The digest that the image is remembered by: of its context, and of arguments, target and base where there are any."""
         digest = self.context.source_digest(self.platform)
-        if not self.build_args and self.target is None:
+        more_of_it = [*([dict(self.build_args), self.target] if self.build_args or self.target else []), *filter(None, [self.upon_id])]
+        if not more_of_it:
             return digest
-        more = json.dumps([digest, dict(self.build_args), self.target], sort_keys=True, separators=(",", ":"))
+        more = json.dumps([digest, *more_of_it], sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(more.encode()).hexdigest()
 
     def check(self) -> None:

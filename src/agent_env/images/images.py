@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from agent_env.clock import Clock, SystemClock
@@ -24,7 +25,7 @@ from agent_env.images.oci.registry import Registry
 from agent_env.images.oci.sources import GROWTH, RegistrySource
 from agent_env.images.platforms import EMULATED, Platform, normalize_platform
 from agent_env.images.progress import OnProgress, Progress, Stage, nobody
-from agent_env.images.provisions import provisioned, recipe
+from agent_env.images.provisions import Bases, provisioned, recipe
 from agent_env.images.reference import ImageReference
 from agent_env.images.saved import SavedImage, load
 from agent_env.images.space import Space, build_lock
@@ -107,6 +108,9 @@ class Images:
         ledger = await self._ledger()
         if request.platform is not None:
             (await self.host()).check_platform(Platform.parse(request.platform), request.name.tagged_name)
+        if request.upon is not None:
+            base = await self.get(await asyncio.to_thread(Bases(self._state_root).meant, request.upon), tell=tell)
+            request = replace(request, upon_id=base.id)
         asked = await asyncio.to_thread(recipe, request, self._state_root)
         known = ledger.sources_of(asked) if asked is not None and not request.rebuild else None
         held = await self._built(known, request.name) if known is not None else None

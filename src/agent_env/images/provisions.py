@@ -74,6 +74,14 @@ class Bases:
         except (OSError, ValueError, AttributeError) as error:
             raise StorageError(f"{self._file} can't be read: {error}", concerns=str(self._file), hint="mend or remove it") from error
 
+    def meant(self, name: str) -> str:
+        """The image that is used where a Dockerfile has this name.
+
+        Raises:
+            StorageError: They can't be read.
+        """
+        return _meant(name, self.read()) or name
+
     def write(self, name: str, image: str | None) -> None:
         """Has an image used in place of another one; None has the named one used again.
 
@@ -214,10 +222,14 @@ def _entry(name: str, path: Path) -> Entry:
         return Entry(name, path, 0o644, path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
+def _meant(name: str, bases: Mapping[str, str]) -> str | None:
+    return bases.get(name) or bases.get(name.partition("@")[0])
+
+
 def _with_bases(dockerfile: str, bases: Mapping[str, str], tell: Tell) -> str:
     def used(found: re.Match[str]) -> str:
         name = found[2]
-        image = bases.get(name) or bases.get(name.partition("@")[0])
+        image = _meant(name, bases)
         if image is None:
             return found[0]
         tell(f"{image} is used in place of {name}, as `agent-env image base` was told")

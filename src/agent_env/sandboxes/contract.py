@@ -102,6 +102,8 @@ class SandboxSpec:
     epoch: int = 1
     token: str = ""
     """The place's token: HMAC(installation key, run id, sandbox id). Never stored."""
+    restart: bool = False
+    """Of a container: its command is started again when it was killed, where its provider can do that. The place stays the same."""
 
     @property
     def network_mode(self) -> NetworkMode:

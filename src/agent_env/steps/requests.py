@@ -38,6 +38,8 @@ class SandboxRequest:
     """Of those, how each value is found again: `secret:KEY`, `env:NAME`. That alone is recorded."""
     network: NetworkPolicy | None = None
     attribution: Mapping[str, str] = field(default_factory=dict)
+    restart: bool = False
+    """Its command is started again when it was killed; see `SandboxSpec`."""
 
 
 @dataclass(frozen=True, slots=True)

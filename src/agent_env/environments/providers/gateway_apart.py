@@ -139,6 +139,7 @@ class _Apart:
             mode="container",
             image=image,
             ports=(agents,),
+            restart=True,
             env=gateway_variables(
                 plan,
                 gateway_name(plan),

@@ -244,6 +244,7 @@ class _Beside:
             networks=(FRONT, BACK),
             ports=(DOOR,),
             relayed=True,
+            restart=True,
         )
         making.tell("starting the gateway")
         place = await making.container(self.sandbox_id, wanted)

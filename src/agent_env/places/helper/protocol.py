@@ -117,6 +117,7 @@ class ConfigFlag(IntFlag):
     ENTRY_LATER = 16
     LIMITED = 32
     DEMANDED = 64
+    RESTART = 128
 
 
 class ExecFlag(IntFlag):
@@ -269,10 +270,13 @@ class HelperConfig:
     """Its networking is started from outside when a command first wants to run, which waits for it so long; 0 is for none of that."""
     demanded: bool = False
     """Without that networking no command runs. Otherwise they run without it when it can't be started."""
+    restart: bool = False
+    """The place's own command is started again when it was killed, once everything that it had started is gone. One that ends by itself has
+    ended, and so has one that was told to (SIGTERM, SIGINT, SIGHUP, SIGQUIT)."""
 
     def encode(self) -> bytes:
         """The bytes to write into the configuration descriptor, which is then closed, or to send as the first frame."""
-        names = ("new_privileges", "hold", "all_capabilities", "starter", "entry_later", "limited", "demanded")
+        names = ("new_privileges", "hold", "all_capabilities", "starter", "entry_later", "limited", "demanded", "restart")
         flags = sum(ConfigFlag[name.upper()] for name in names if getattr(self, name))
         pairs = [
             (Key.TOKEN, self.token.encode()),

@@ -166,6 +166,7 @@ class Containers:
             cpu=spec.cpu,
             memory_bytes=spec.memory_bytes,
             processes=spec.processes,
+            restart=spec.restart,
             disk_bytes=spec.disk_bytes,
             network=SHARED if how in ON_BRIDGE else "none",
             ports=tuple(spec.ports) if how == BRIDGE else (),

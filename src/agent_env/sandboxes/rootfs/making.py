@@ -101,6 +101,7 @@ class Making:
             entrypoint=words,
             entry_later=True,
             hold=not words,
+            restart=spec.restart,
             attempt=ENTRY_ATTEMPT,
             relay_token=relay_token(self.state_root, spec.sandbox_id),
             rlimits={resource.RLIMIT_NPROC: spec.processes} if limited else {},
