@@ -14,18 +14,36 @@ from agent_env_sdk.agent import agent
 from agent_env_sdk.agent.scripted import ScriptConfig, Scripted
 from agent_env_sdk.agent.turns import TaskRequest, TaskResult
 from agent_env_sdk.testing.agents import serve_agent_here
+from agent_env_sdk.wire.a2a import AgentExtension
+from agent_env_sdk.wire.agent_extensions import INSTALL, advertised
 
 from tests.cli.conftest import Cli
 
 
-@agent("able", description="Says what it was told.")
+@agent("able", description="Says what it was told.", input_modes=("text", "image/png", "image/gif", "audio/wav", "application/pdf"))
 class Able(Scripted):
     """Plays a script, and takes skills."""
+
+    command = "serve --port {a2a_port}"
 
     def __init__(self, root: Path) -> None:
         super().__init__([{"progress": "thinking"}, {"say": "you said {prompt}"}], root)
         (root / "work").mkdir(exist_ok=True)
         self.skills_folder, self.workspace = root / "skills", root / "work"
+
+    def extensions(self) -> list[AgentExtension]:
+        """How it is installed."""
+        return [advertised(INSTALL, (), params={"install_commands": [self.command], "required_params": ["a2a_port"], "a2a_port": 8000})]
+
+
+@agent("odd", description="Says what it does not do.", input_modes=("text", "image/png"))
+class Odd(Able):
+    """Fails the checks of its card's words."""
+
+    command = "serve --port {a2a_port} --at {somewhere}"
+
+    async def run(self, request: TaskRequest[ScriptConfig]) -> TaskResult:  # type: ignore[override]
+        return TaskResult(rejected=True) if len(request.parts) > 1 else TaskResult.said("ready")
 
 
 @agent("forgetful", description="Takes settings, and forgets them; ends every turn as failed.")
@@ -86,6 +104,17 @@ def test_an_agent_anywhere_is_checked_with_one_verdict(cli: Cli, tmp_path: Path)
         assert "agentenv-capability-missing: an agent of its own" in read_only.out
         model = cli("agent", "validate", url, "--require", "model", "--check", "model/it_runs_commands")
         assert (model.code, model.out.splitlines()[-1]) == (1, "failed")
+
+
+def test_what_a_card_says_and_an_agent_does_not_is_told(cli: Cli, tmp_path: Path) -> None:
+    with served(Odd(tmp_path), tmp_path / "state") as url:
+        found = cli("agent", "validate", url, "--write", "--json", "--check", "install", "--check", "modalities", "--check", "changelog")
+    told = {check["id"]: check["detail"] for check in found.json["checks"] if check["result"] == "failed"}
+    assert told == {
+        "install/it_can_be_installed_as_it_says": "install_commands ask for somewhere, which nobody knows",
+        "modalities/it_takes_the_kinds_of_files_that_its_card_names": "image/png is on its card, and refused: None",
+    }
+    assert (found.code, found.json["failed_gates"]) == (1, ["modalities", "install"])
 
 
 def test_what_can_not_be_checked_or_talked_with_is_told(cli: Cli) -> None:

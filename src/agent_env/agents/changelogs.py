@@ -35,20 +35,21 @@ _NOT_THERE: Final = 404
 _LISTING_BYTES: Final = 16 * MIB
 
 
-async def enable(agent: LiveAgent, *, clock: Clock, seconds: float, days: int = 30) -> Sequence[str]:
+async def enable(agent: LiveAgent, *, clock: Clock, seconds: float, corner: str | None = None, days: int = 30) -> Sequence[str]:
     """Has an agent record what its calls change. Returns the folders that it watches.
 
     Args:
         agent: Which.
         clock: For how long it may upload.
         seconds: What asking may take.
+        corner: Where in its store changes go; None: where only this deployment knows.
         days: How long it may upload.
 
     Raises:
         AgentNotAdvertisedError: It can't, or has no store of its own.
         AgentFailedError: It refused.
     """
-    corner = await _corner(agent)
+    corner = corner or await _corner(agent)
     until = (clock.now() + timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
     write = {
         "kind": "http-post-policy",
@@ -73,7 +74,7 @@ async def enable(agent: LiveAgent, *, clock: Clock, seconds: float, days: int = 
     return [str(each) for each in roots]
 
 
-async def fetched(agent: LiveAgent, folder: Path, *, known: frozenset[str], limits: Limits) -> dict[str, Path]:
+async def fetched(agent: LiveAgent, folder: Path, *, known: frozenset[str], limits: Limits, corner: str | None = None) -> dict[str, Path]:
     """Increments that the agent has uploaded, as files in a folder, by their names. They stay in its store until `cleared`.
 
     Args:
@@ -81,12 +82,13 @@ async def fetched(agent: LiveAgent, folder: Path, *, known: frozenset[str], limi
         folder: Exists.
         known: Names that were fetched before.
         limits: For how long.
+        corner: As it was enabled.
 
     Raises:
         AgentFailedError: What it has is no changelog, or more than one may be.
         AgentUnreachableError: It does not answer.
     """
-    corner, name = await _corner(agent), agent.record.agent_name
+    corner, name = corner or await _corner(agent), agent.record.agent_name
     listing = folder / "listing.json"
     try:
         await agent.get_file(f"{corner}/", listing, limit_bytes=_LISTING_BYTES, seconds=limits.transfer_seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -40,6 +40,14 @@ class Gate(StrEnum):
     TRIGGERS = "triggers"
     STAGING = "staging"
     SNAPSHOT = "snapshot"
+    MODALITIES = "modalities"
+    """Files that travel in messages."""
+    CHANGELOG = "changelog"
+    """What calls of tools change, recorded and replayed."""
+    INSTALL = "install"
+    """Being put where something is already."""
+    ATTRIBUTION = "attribution_probe"
+    """Whose work it does."""
     MODEL = "model"
     """What only an agent with a working model does."""
 
@@ -87,11 +95,18 @@ class Subject:
                 raise SkippedError(f"{uri.rpartition(':')[2]} {name}")
 
     async def ask(
-        self, text: str, *, agent: RecordedAgent | None = None, context_id: str | None = None, message_id: str | None = None, **config: Any
+        self,
+        text: str,
+        *,
+        agent: RecordedAgent | None = None,
+        context_id: str | None = None,
+        message_id: str | None = None,
+        parts: Sequence[Mapping[str, Any]] = (),
+        **config: Any,
     ) -> Turn:
         """A turn with the agent, whatever it comes to."""
         message = Outgoing(
-            parts=[{"kind": "text", "text": text}],
+            parts=[{"kind": "text", "text": text}, *parts],
             message_id=message_id or str(uuid.uuid4()),
             context_id=context_id or str(uuid.uuid4()),
             config=config,

@@ -6,15 +6,18 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from agent_env.agents.conformance.abilities import CHANGES, FILES, PLACES, SEEING, WHOSE
 from agent_env.agents.conformance.check import Check, Gate, Subject, Verdict
 from agent_env.agents.conformance.extensions import CONFIG, MCP, MODEL, PEERS, RULES, SKILLS, STATE, STORE, TRAJECTORIES
 from agent_env.agents.conformance.speaking import ACCESS, CARD, CORE
 from agent_env.clock import Clock
 from agent_env.conformance import Findings, run_each
 
-CHECKS: tuple[Check, ...] = tuple(
-    check for area in (CARD, CORE, ACCESS, CONFIG, MCP, SKILLS, TRAJECTORIES, PEERS, RULES, STORE, STATE, MODEL) for check in area.checks
+_AREAS = (
+    *(CARD, CORE, ACCESS, CONFIG, MCP, SKILLS, TRAJECTORIES, PEERS, RULES, STORE, STATE),
+    *(FILES, CHANGES, PLACES, WHOSE, MODEL, SEEING),
 )
+CHECKS: tuple[Check, ...] = tuple(check for area in _AREAS for check in area.checks)
 REQUIRED = tuple(gate for gate in Gate if gate not in {Gate.MODEL, Gate.ACCESS})
 """Gates that count, unless others are asked for. Agents from before tokens are open to everybody; a model can have a bad day."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 from starlette.applications import Starlette
@@ -25,6 +26,7 @@ from agent_env_sdk.wire.a2a import (
 )
 from agent_env_sdk.wire.agent_extensions import (
     AGENT_CONFIG,
+    ATTRIBUTION_PROBE,
     CHANGELOG,
     IDEMPOTENT,
     MCP_CONFIG,
@@ -58,6 +60,9 @@ from .trajectories import Trajectories
 from .triggers import Triggers
 from .turns import McpServer, TaskRequest, TaskResult
 
+_ATTRIBUTION: Final = ("project_id", "task_id")
+"""Settings that say for whom a turn is."""
+
 
 class Application:
     """What serves one agent.
@@ -87,6 +92,7 @@ class Application:
         self.triggers = Triggers() if agent.triggers else None
         self.staging = Staging(None if FOLDER_VARIABLE in os.environ else self.storage.folder / "staging")
         self.peers = Peers(self.registered)
+        self._seen: tuple[dict[str, str], datetime] | None = None
         self.port: int | None = None
         """Where it listens; known once it is served, and by requests."""
 
@@ -144,6 +150,8 @@ class Application:
             changes = ["enable-changelog", "apply-changelog"] if self.changelog is not None else []
             params = {"features": [CHANGELOG]} if changes else {}
             found.append(advertised(SNAPSHOT, ["save", "load", *changes], params=params))
+        if self.told:
+            found.append(advertised(ATTRIBUTION_PROBE, ["probe"]))
         if self.triggers is not None:
             found.append(advertised(TRIGGERS, ["register", "decide", "state"]))
         found += self.agent.extensions()
@@ -164,12 +172,15 @@ class Application:
 
     def _prepare(self, entry: Entry) -> TaskRequest[Any]:
         message, registered = entry.message, self.registered
+        config = registered.configured(_settings(message))
+        seen = {name: str(value) for name in self.told if (value := getattr(config, name)) is not None}
+        self._seen = (seen, datetime.now(UTC)) if seen else self._seen
         return TaskRequest(
             task_id=entry.task.id,
             context_id=entry.task.context_id,
             message_id=message.message_id,
             parts=tuple(message.parts),
-            config=registered.configured(_settings(message)),
+            config=config,
             metadata=message.metadata or {},
             mcp_servers=self._servers(),
             skills=tuple(registered.skills.values()),
@@ -178,6 +189,16 @@ class Application:
             record=self.storage.recorder(entry.task.id).append,
             **({"calls_over": self.changelog.calls_over} if self.changelog is not None else {}),
         )
+
+    @property
+    def told(self) -> list[str]:
+        """Which of its settings say whose work it does."""
+        return [name for name in _ATTRIBUTION if name in self.agent.config.model_fields]
+
+    def attribution(self) -> dict[str, Any]:
+        """What these were in the last turn that had any."""
+        seen, at = self._seen or ({}, None)
+        return {"last_seen_attribution": seen, **({"last_seen_at_utc": at.isoformat(timespec="milliseconds")} if at else {})}
 
     def _servers(self) -> dict[str, McpServer]:
         """What was registered, and the peers' own server where there are peers and nothing else has its name."""

@@ -24,6 +24,7 @@ from agent_env_sdk.wire.errors import AgentEnvError
 from agent_env_sdk.wire.grants import WriteNamespaceGrant
 
 from .registrations import InvalidFieldsError
+from .unpacking import unpack
 
 _FORMAT: Final = "agentenv-sdk-changes/1"
 _STATE: Final = "changelog.json"
@@ -141,7 +142,7 @@ class Changelog:
             roots = self._targets([str(each) for each in about["roots"]])
             for number, path in about["deleted"]:
                 _delete(roots[int(number)], PurePosixPath(path))
-            archive.extractall(aside, filter="tar")
+            unpack(archive, Path(aside))
             for number, root in enumerate(roots):
                 came = Path(aside) / "files" / str(number)
                 if came.is_dir():

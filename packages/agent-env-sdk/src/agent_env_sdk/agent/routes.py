@@ -18,6 +18,7 @@ from agent_env_sdk.wire.a2a import A2A_PATH, CARD_PATHS, HEALTH_PATH, VERSION_HE
 from agent_env_sdk.wire.agent_bodies import Body, McpAdd, McpRemove, McpUpsert, PeersSet
 from agent_env_sdk.wire.agent_extensions import (
     AGENT_CONFIG,
+    ATTRIBUTION_PROBE,
     MCP_CONFIG,
     PEER_AGENTS,
     SKILL_CONFIG,
@@ -81,6 +82,8 @@ def _operations(application: Application) -> Mapping[tuple[str, str], Operation]
             (SNAPSHOT, "enable-changelog"): changelog.enable,
             (SNAPSHOT, "apply-changelog"): _moving(application, changelog.apply),
         }
+    if application.told:
+        found[ATTRIBUTION_PROBE, "probe"] = _plain(lambda _: application.attribution())
     if triggers is not None:
         found |= {
             (TRIGGERS, "register"): _plain(triggers.register),

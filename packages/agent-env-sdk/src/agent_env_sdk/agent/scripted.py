@@ -53,6 +53,7 @@ class ScriptConfig(AgentConfig):
     script: list[dict[str, Any]] | dict[str, list[list[dict[str, Any]]]] | None = None
     model: str | None = None
     system_prompt: str | None = None
+    task_id: str | None = None
 
 
 @dataclass
