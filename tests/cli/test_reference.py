@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent_env.cli.reference import PAGES, reference, write_pages
+from agent_env.cli.reference import PAGES, configuration_page, reference, write_pages
 from agent_env.cli.table import COMMANDS
+from agent_env.config.keys import KEYS
+from agent_env.config.said import SAID, every_key
 from agent_env.documents.outcomes import Kind
 from agent_env.steps.registry import BUILT
 
@@ -29,3 +31,10 @@ def test_pages_of_steps_and_outcomes_are_complete(tmp_path: Path) -> None:
     assert "### BashCommandSucceeds" in steps
     outcomes = (tmp_path / "outcomes.md").read_text()
     assert not [kind for kind in Kind if f"`{kind}`" not in outcomes]
+
+
+def test_page_of_the_configuration_has_every_key_with_what_it_is_for() -> None:
+    page = configuration_page()
+    assert [key for key in every_key() if f"| `{key}` |" not in page] == []
+    assert {*SAID} == {*KEYS}
+    assert "| `limits.payload_entries` | `100000` | `AGENT_ENV_LIMIT_PAYLOAD_ENTRIES` | Members of an archive. |" in page

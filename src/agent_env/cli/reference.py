@@ -1,4 +1,5 @@
-"""`python -m agent_env.cli.reference [FOLDER]`: the reference pages, made from the code: `cli.md`, `steps.md`, `outcomes.md`.
+"""`python -m agent_env.cli.reference [FOLDER]`: the reference pages, made from the code: `cli.md`, `steps.md`, `outcomes.md`,
+`configuration.md`.
 
 Without FOLDER, the command line's page is printed.
 """
@@ -97,7 +98,36 @@ def outcomes_page() -> str:
     return f"# Outcomes\n\nGenerated from the code by `python -m agent_env.cli.reference`.\n\n{outcomes_table()}"
 
 
-PAGES = {"cli.md": reference, "steps.md": steps_page, "outcomes.md": outcomes_page}
+CONFIGURATION = """\
+# Configuration
+
+Generated from the code by `python -m agent_env.cli.reference`. A variable beats the working tree's `.agentenv/config.toml`, which beats the
+user's `~/.config/agent-env/config.toml`. `model.default` is the key `default` of the table `[model]`. `agent-env config explain KEY` says
+what holds here and why; `agent-env config init` writes a file to start from. What a working tree's file may say only once it is trusted:
+[Secrets and trust](../how-to/secrets-and-trust.md).
+"""
+
+
+def configuration_page() -> str:
+    """The page of configuration keys."""
+    from agent_env.config.keys import LIMIT_PREFIX, rule_of
+    from agent_env.config.said import every_key, said_of
+
+    rows = []
+    for key in every_key():
+        rule = rule_of(key)
+        default = "" if rule is None or rule.default is None else f"`{json.dumps(rule.default)}`"
+        variable = f"`{rule.variable}`" if rule is not None and rule.variable else ""
+        reference = " May be a reference (`env:NAME`, `secret:KEY`)." if rule is not None and rule.reference else ""
+        rows.append((key, f"| `{key}` | {default} | {variable} | {said_of(key)}{reference} |"))
+    keys = [row for key, row in rows if not key.startswith(LIMIT_PREFIX)]
+    limits = [row for key, row in rows if key.startswith(LIMIT_PREFIX)]
+    head = ["| key | built in | variable | |", "|---|---|---|---|"]
+    told = "Seconds, bytes and counts, as their names say. Numbers marked (reference) are the published system's."
+    return "\n".join([CONFIGURATION, *head, *keys, "", "## Limits\n", f"{told}\n", *head, *limits]) + "\n"
+
+
+PAGES = {"cli.md": reference, "steps.md": steps_page, "outcomes.md": outcomes_page, "configuration.md": configuration_page}
 
 
 def write_pages(folder: Path) -> None:

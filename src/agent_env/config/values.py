@@ -150,7 +150,10 @@ class Config:
         """
         if key not in KEYS and key not in self.values and limit_key(key) is None:
             meant = near(key, [*KEYS, *self.values, *(LIMIT_PREFIX + name for name in Limits.names())])
-            raise ConfigError(f"unknown configuration key {key!r}", hint=f"did you mean {meant!r}?" if meant else None)
+            raise ConfigError(
+                f"unknown configuration key {key!r}",
+                hint=f"did you mean {meant!r}?" if meant else "agent-env config explain lists all of them",
+            )
         sources = self.origins.get(key, ())
         value = self.values.get(key, _built_in(self, key))
         hidden = any(is_masked_config_key(part) for part in key.split("."))

@@ -35,7 +35,7 @@ STARTER = """\
 # url = "postgresql://…"     # a SQLite file in the state folder when absent
 
 [limits]
-# exec_seconds = 600.0       # any name of `agent-env config explain limits.<name>`
+# exec_seconds = 600.0       # any other that `agent-env config explain` lists
 """
 
 
@@ -66,18 +66,34 @@ def show(as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("key", shell_complete=KEYS)
+@click.argument("key", required=False, shell_complete=KEYS)
 @json_option
-def explain(key: str, as_json: bool) -> None:
-    """Say what KEY is (such as model.default or limits.exec_seconds), and which sources gave it."""
-    found = _config().explain(key)
+def explain(key: str | None, as_json: bool) -> None:
+    """Say what KEY is (such as model.default or limits.exec_seconds), and which sources gave it; without KEY, list every key."""
+    from agent_env.config.keys import rule_of
+    from agent_env.config.said import every_key, said_of
+
+    if key is None:
+        every = [(name, said_of(name)) for name in every_key()]
+        if as_json:
+            write_json({"keys": [{"key": name, "about": said} for name, said in every]})
+        else:
+            table(("KEY", "WHAT IT IS"), every)
+        return
+    found, rule = _config().explain(key), rule_of(key)
+    facts = {"key": found.key, "value": found.value, "source": found.source, "shadowed": list(found.shadowed)}
+    about = {"about": said_of(key), "variable": rule.variable if rule is not None else None}
     if as_json:
-        write_json({"key": found.key, "value": found.value, "source": found.source, "shadowed": list(found.shadowed)})
+        write_json({**facts, **about})
         return
     line(f"{found.key} = {_text(found.value)}")
+    if about["about"]:
+        line(str(about["about"]))
     line(f"from {found.source}")
     for source in found.shadowed:
         line(f"hides {source}")
+    if about["variable"]:
+        line(f"the variable {about['variable']} beats every file")
 
 
 @config.command()
