@@ -87,6 +87,31 @@ async def test_cancelling_a_run_cancels_what_the_agent_works_on(tmp_path: Path) 
         assert [row.state for row in engine.stores.journal.resources(run_id) if row.kind == "prompt"] == ["closed"]
 
 
+async def test_what_agents_record_is_told_while_they_work(tmp_path: Path) -> None:
+    go, heard = tmp_path / "go", list[dict[str, Any]]()
+    async with serve_agent_here(Scripted(folder=tmp_path)) as solver, engine_at(tmp_path / "state") as engine:
+        waits = script({"shell": "until test -e go; do sleep 0.05; done; echo went"}, {"say": "{last}"})
+        context = known(solver=solver.base)
+        run_id = await engine.submit(planned(engine, [ask(waits)], preset=context), RunOptions(context=context))
+        running = asyncio.ensure_future(engine.execute(run_id))
+
+        async def listen() -> None:
+            async for told in engine.trajectory_of_run(run_id):
+                heard.append(dict(told))
+
+        listening = asyncio.ensure_future(listen())
+        async with asyncio.timeout(within(60)):
+            await until(lambda: any(told["event"]["type"] == "tool_call" for told in heard), within(40))
+            assert not running.done(), "it was told while the agent worked"
+            go.touch()
+            outcome = await running
+            await listening
+        (answer,) = outcome.context["prompt_responses"]
+        kept = json.loads(engine.stores.objects.read(answer["agent_trajectory_object_url"]))
+        assert [told["event"] for told in heard] == kept
+        assert {told["agent"] for told in heard} == {"solver"}
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [

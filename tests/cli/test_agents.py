@@ -106,6 +106,19 @@ def test_an_agent_anywhere_is_checked_with_one_verdict(cli: Cli, tmp_path: Path)
         assert (model.code, model.out.splitlines()[-1]) == (1, "failed")
 
 
+def test_what_an_agent_did_is_exported_as_traces(cli: Cli, tmp_path: Path) -> None:
+    step = {"id": "ask", "type": "prompt_agent", "agent_name": "solver", "prompt": "hello"}
+    (tmp_path / "t.json").write_text(json.dumps([step]))
+    assert cli("task", "create", tmp_path / "t.json", "--id", "t", "--skip-validation").code == 0
+    with served(Able(tmp_path), tmp_path / "state") as url:
+        (tmp_path / "c.json").write_text(json.dumps({"deployed_agents": [{"agent_name": "solver", "api_url": url, "a2a_url": url}]}))
+        assert cli("task", "run", "--id", "t", "--context-json", tmp_path / "c.json").code == 0
+    run = cli("runs", "list", "--json").json["runs"][0]["run_id"]
+    (group,) = json.loads(cli("runs", "trajectory", run, "--otlp").out)["resourceSpans"]
+    assert [span["name"] for span in group["scopeSpans"][0]["spans"]] == ["invoke_agent solver", "chat"]
+    assert cli("runs", "trajectory", run, "--follow").out == "", "nobody works any more"
+
+
 def test_what_a_card_says_and_an_agent_does_not_is_told(cli: Cli, tmp_path: Path) -> None:
     with served(Odd(tmp_path), tmp_path / "state") as url:
         found = cli("agent", "validate", url, "--write", "--json", "--check", "install", "--check", "modalities", "--check", "changelog")

@@ -281,6 +281,14 @@ class LiveAgent(Protocol):
         """What it recorded of a task or conversation so far, also while it goes on; None where it records nothing or knows neither."""
         ...
 
+    def recorded_since(self, task_id: str, position: int) -> AsyncGenerator[Sequence[Json], None]:
+        """What it recorded of a task from a position on, page by page, as far as it goes now.
+
+        Raises:
+            AgentUnreachableError: It does not answer.
+        """
+        ...
+
     def keeping(self, path: Path) -> Keeping:
         """What keeps a turn's trajectory in a file, also while it goes on."""
         ...

@@ -195,6 +195,12 @@ class RecordedAgent:
         key = {"task_id": task_id} if task_id is not None else {"context_id": str(context_id)}
         return await trajectories.read(self.client, key)
 
+    async def recorded_since(self, task_id: str, position: int) -> AsyncGenerator[Sequence[Json], None]:
+        """What it recorded of a task from a position on."""
+        async with aclosing(trajectories.pages(self.client, {"task_id": task_id}, after=position)) as pages:
+            async for page in pages:
+                yield page.events
+
     def keeping(self, path: Path) -> trajectories.Keeping:
         """What keeps a turn's trajectory in a file."""
         return trajectories.Keeping(self.client, path)

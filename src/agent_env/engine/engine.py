@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, cast
 
@@ -406,6 +406,20 @@ class Engine:
 
         async with agent_of(self._house, self.stores.journal.load(run_id), name) as live:
             yield live
+
+    async def trajectory_of_run(self, run_id: str) -> AsyncGenerator[Mapping[str, Json], None]:
+        """What the agents of a run record while they work, as they tell it: `agent`, `message_id`, `event`. Ends when the run is over.
+
+        Prompts that were over before are in the run's record, and not told here.
+
+        Raises:
+            PlacementError: An agent is known to nobody.
+        """
+        from agent_env.engine.looking import recorded_meanwhile
+
+        async with aclosing(recorded_meanwhile(self._house, run_id)) as events:
+            async for event in events:
+                yield event
 
     async def decide(self, run_id: str, step_id: str, decision: Literal["continue", "abort"], by: str) -> None:
         """Answers a waiting review, wherever its run is.

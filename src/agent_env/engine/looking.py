@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from agent_env.documents.records import DeployedAgent, DeployedEnvironment
@@ -12,15 +13,18 @@ from agent_env.engine.context import Fold
 from agent_env.engine.events import EventStream
 from agent_env.engine.execution import committed_of
 from agent_env.engine.run import Shared
-from agent_env.errors import PlacementError
+from agent_env.engine.teardown import PROMPT_KIND
+from agent_env.errors import AgentEnvError, PlacementError
+from agent_env.steps.prompting import ENDED
 from agent_env.stores.owners import Owner
-from agent_env.stores.records import Lease
+from agent_env.stores.records import OPEN_STATES, Lease
+from agent_env.waiting import pause
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent
     from agent_env.engine.owned import House
     from agent_env.environments import LiveEnvironment
-    from agent_env.stores.records import StoredRun
+    from agent_env.stores.records import ResourceRow, StoredRun
 
 
 @asynccontextmanager
@@ -37,6 +41,46 @@ async def agent_of(house: House, stored: StoredRun, name: str | None) -> AsyncIt
     async with _shared(house, stored) as shared:
         record = _agent(shared.context(), stored.run.run_id, name)
         yield await shared.live_agents().live(record, "", lambda _: None)
+
+
+async def recorded_meanwhile(house: House, run_id: str) -> AsyncGenerator[Mapping[str, Json], None]:
+    """What agents record of prompts that are under way. See `Engine.trajectory_of_run`."""
+    journal, told = house.stores.journal, dict[str, int]()
+    over = {row.id for row in _prompts(journal.resources(run_id)) if row.state not in OPEN_STATES}
+    while True:
+        stored = journal.load(run_id)
+        for row in _prompts(stored.resources):
+            if row.id in over:
+                continue
+            async with aclosing(_news(house, stored, row, told.get(row.id, 0))) as events:
+                async for event in events:
+                    told[row.id] = told.get(row.id, 0) + 1
+                    yield {"agent": row.name, "message_id": row.id, "event": event}
+            if row.facts.get(ENDED) or row.state not in OPEN_STATES:
+                over.add(row.id)
+        if stored.run.finished_at is not None:
+            return
+        await pause(house.limits.agent_poll_seconds)
+
+
+async def _news(house: House, stored: StoredRun, row: ResourceRow, position: int) -> AsyncGenerator[Json, None]:
+    """A prompt's events from a position on: as they were kept, once it has ended; until then as its agent tells them."""
+    ended, task_id = row.facts.get(ENDED), row.facts.get("task_id")
+    if ended is not None:
+        objects = house.stores.objects
+        kept = json.loads(objects.read(str(ended)))["trajectory"]["object_url"]
+        for event in json.loads(objects.read(kept))[position:]:
+            yield event
+    elif task_id is not None:
+        with suppress(AgentEnvError):  # an agent that is gone, or silent for now: what it told is kept at the prompt's end
+            async with agent_of(house, stored, row.name) as agent, aclosing(agent.recorded_since(str(task_id), position)) as pages:
+                async for events in pages:
+                    for event in events:
+                        yield event
+
+
+def _prompts(rows: Iterable[ResourceRow]) -> list[ResourceRow]:
+    return [row for row in rows if row.kind == PROMPT_KIND]
 
 
 @asynccontextmanager

@@ -144,7 +144,7 @@ class PromptAgent(Step, type="prompt_agent"):
     snapshot_config: SnapshotConfig | None = None
     """When to save the agent's state while it works, each time as a new version of one artifact of this run and step."""
     live_trajectory: bool = False
-    """Without effect: the trajectory of every turn is read while it goes on."""
+    """Without effect: the trajectory of every turn is read while it goes on (`agent-env runs trajectory RUN --follow`)."""
 
     @model_validator(mode="before")
     @classmethod

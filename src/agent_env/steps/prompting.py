@@ -29,7 +29,7 @@ _NORMALISED_BYTES = 32 << 20
 """Of a trajectory that is also kept normalised: beyond it, its native form is all there is."""
 _TOLD_PROGRESS = 200
 """Of what an agent says while it works, as far as the progress view shows it."""
-_ENDED = "ended_object_url"
+ENDED = "ended_object_url"
 """Fact of a prompt's row: what the turn came to, once it has."""
 
 
@@ -120,8 +120,8 @@ class Prompting:
         """One turn, or what an earlier process had of it."""
         earlier = self._run.noted_prompt(message.message_id)
         self._noted.append(message.message_id)
-        if earlier is not None and earlier.get(_ENDED):
-            return TurnRecord.of_json(json.loads(self._run.objects.read(str(earlier[_ENDED]))))
+        if earlier is not None and earlier.get(ENDED):
+            return TurnRecord.of_json(json.loads(self._run.objects.read(str(earlier[ENDED]))))
         if earlier is not None:
             message = replace(message, known_task=earlier.get("task_id"), may_have_been_sent=True)
         await self._run.note_prompt(message.message_id, self._name, {"context_id": message.context_id, "turn": number})
@@ -129,7 +129,7 @@ class Prompting:
             await self._run.models.begin_turn(self._name, message.message_id)
         record = await self._held(number, message)
         stored = await asyncio.to_thread(self._run.objects.put, json.dumps(record.to_json()).encode(), media_type="application/json")
-        await self._run.note_prompt(message.message_id, self._name, {_ENDED: stored.url})
+        await self._run.note_prompt(message.message_id, self._name, {ENDED: stored.url})
         return record
 
     async def close(self) -> None:

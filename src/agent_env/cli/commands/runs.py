@@ -94,12 +94,18 @@ def show(run: str, with_context: bool, as_json: bool) -> None:
 @click.argument("run", shell_complete=RUNS)
 @click.option("--prompt", metavar="ID", shell_complete=STEPS, help="Only this prompt, by its id or its step's.")
 @click.option("--full", is_flag=True, help="Cut nothing, however long it is.")
+@click.option("--otlp", "traces", is_flag=True, help="As OpenTelemetry traces: one document of OTLP in JSON, as collectors take it.")
+@click.option("-f", "--follow", is_flag=True, help="What agents tell while they work, a JSON object a line, until the run is over.")
 @json_option
-def trajectory(run: str, prompt: str | None, full: bool, as_json: bool) -> None:
+def trajectory(*, run: str, prompt: str | None, full: bool, traces: bool, follow: bool, as_json: bool) -> None:
     """Show what agents did in a run: what was asked, each call of a tool with its result, and the answer."""
     from agent_env.agents.recorded import recorded_prompts
+    from agent_env.cli.traces import follow_agents, traces_of
     from agent_env.cli.trajectories import show_prompts
 
+    if follow:
+        run_async(lambda: follow_agents(run))
+        return
     with opened_stores() as stores:
         stored = stores.journal.load(find_run(stores, run).run_id)
         found = recorded_prompts(context_of(stored), stores.objects, only=prompt)
@@ -107,6 +113,9 @@ def trajectory(run: str, prompt: str | None, full: bool, as_json: bool) -> None:
             there = [str(record.get("prompt_id")) for record in context_of(stored).get("prompt_responses") or ()]
             hint = f"it has {', '.join(there)}" if there else "no agent was asked in it"
             raise NotFoundError(f"{stored.run.run_id} has no prompt {prompt!r}", concerns=prompt, hint=hint)
+        if traces:
+            write_json(traces_of(stored.run, context_of(stored), stores.objects, only=prompt))
+            return
     if as_json:
         write_json({"run_id": stored.run.run_id, "prompts": [each.to_json() for each in found]})
     elif not found:
