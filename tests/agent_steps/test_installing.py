@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from agent_env_sdk.testing.models import Scenario
 
 from tests.agent_steps.conftest import SCRIPTED, Operator
+from tests.kits.models import models
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,7 +38,7 @@ def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their
         {"id": "a", "type": "install_agent", **on_box, **tiny, "agent_name": "a", "workspace_dir": "/app"},
         {"id": "b", "type": "install_agent", **on_box, **tiny, "agent_name": "b", "workspace_dir": "/srv", "container_name": "job"},
         {"id": "c", "type": "deploy_agent", "sandbox_name": "box", "a2a_agent_id": SCRIPTED, "agent_name": "c"},
-        ask("a"), ask("b"), ask("c", told),
+        ask("a", "models"), ask("b", "models"), ask("c", told),
         looks("a", "test ! -f /.dockerenv && test -d /tmp/install-agent-a"),
         looks("b", "test -f /.dockerenv && test -d /tmp/install-agent-b"),
         looks("c", "test -f /.dockerenv && test -d /workspace"),
@@ -45,14 +47,15 @@ def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their
     ]  # fmt: skip
     folder = user.bundle("b", t=steps)
     shutil.copytree(TINY, folder / "agents/tiny", ignore=shutil.ignore_patterns("__pycache__"))
-    (run,) = user.scores(folder)
+    with models({"tiny": Scenario((), auxiliary="from-a-model")}) as server:
+        user.env |= {"LITELLM_BASE_URL": server.base, "LITELLM_API_KEY": server.key("tiny")}
+        (run,) = user.scores(folder)
     assert (run["status"], run["scores"]) == ("completed", {"a": 1.0, "b": 1.0, "c": 1.0, "still": 1.0}), run["error"]
     context = user.told(run["run_id"])
     agents, answers = context["agents"], {each["agent_name"]: each["response"] for each in context["prompt_responses"]}
-    assert answers["a"].split()[0] == answers["b"].split()[0] == "hello"
-    assert answers["a"].endswith(" /app")
-    assert answers["b"].endswith(" /srv")
-    assert answers["b"].split()[1] == agents["b"]["container_id"][:12]
+    # Both were given a token that they ask of whoever speaks to them, and another by which the broker lets them in.
+    assert answers["a"].split()[2:] == ["/app", "True", "from-a-model"]
+    assert answers["b"].split()[1:] == [agents["b"]["container_id"][:12], "/srv", "True", "from-a-model"]
     assert answers["c"] == agents["c"]["container_id"][:12]
     assert (agents["a"]["on_host"], agents["a"]["installed_container"], agents["a"]["placement"]) == (True, None, "on_machine")
     assert (agents["b"]["on_host"], agents["b"]["installed_container"], agents["b"]["placement"]) == (False, "job", "in_container")

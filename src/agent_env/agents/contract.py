@@ -71,7 +71,7 @@ class AgentPlan:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further variables, which no record, argument or engine may show."""
     references: Mapping[str, str] = field(default_factory=dict)
-    """Of those, how each value is found again: `secret:KEY`, `env:NAME`. That alone is recorded."""
+    """How each value that it is told in confidence, its token too, is found again. That alone is recorded."""
     role: str | None = None
     networks: Sequence[str] = ()
     """The engine's networks that its container joins: those of the environments that it uses."""
@@ -88,6 +88,10 @@ class AgentPlan:
     """It is given what it asks models by."""
     brokered: bool = False
     """That leads through the model broker on its own loopback."""
+    port: int = A2A_PORT
+    """Where it is to listen."""
+    shared_loopback: bool = False
+    """Its place has no loopback of its own: it is this machine's."""
 
 
 @dataclass(frozen=True, slots=True)

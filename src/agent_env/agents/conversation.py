@@ -53,6 +53,26 @@ _OWN_TIMEOUT = "agent.timeout"
 """How agents of our SDK call a turn that they ended because its time was over."""
 
 
+async def patient_card(client: AgentClient, alive: Alive) -> AgentCard:
+    """An agent's card, also of one that is just being started again and answers in a moment.
+
+    Raises:
+        AgentUnreachableError: It does not answer.
+        AgentFailedError: It has none.
+        SandboxUnavailableError: Its place is over.
+    """
+    attempt = 1
+    while True:
+        try:
+            return await client.card()
+        except AgentUnreachableError:
+            await alive()
+            attempt += 1
+            if attempt > client.limits.agent_send_attempts:
+                raise
+        await back_off(attempt, limits=client.limits)
+
+
 class Conversation:
     """One turn.
 
@@ -61,11 +81,21 @@ class Conversation:
         message: What is said.
         alive: Looks whether the agent's place still runs.
         config: Settings that go with the message itself.
+        missed: Why the agent could not be asked what it takes, which is then what becomes of the turn.
     """
 
-    def __init__(self, client: AgentClient, message: Outgoing, *, alive: Alive, config: dict[str, Json] | None = None) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        message: Outgoing,
+        *,
+        alive: Alive,
+        config: dict[str, Json] | None = None,
+        missed: AgentEnvError | None = None,
+    ) -> None:
         self._client, self._message, self._alive = client, message, alive
         self._config = config or {}
+        self._missed = missed
         self._limits = client.limits
         self._heard = Heard(message.message_id, message.context_id, limit_bytes=client.limits.agent_answer_bytes)
         self._streams = False
@@ -113,7 +143,9 @@ class Conversation:
     # the steps of a turn
 
     async def _steps(self) -> AsyncGenerator[Update, None]:
-        card = await self._card()
+        if self._missed is not None:
+            raise self._missed
+        card = await patient_card(self._client, self._alive)
         self._streams = bool(card.capabilities.streaming)
         earlier = await self._earlier(card)
         if earlier is not None:
@@ -128,18 +160,6 @@ class Conversation:
             async with aclosing(self._followed()) as updates:
                 async for update in updates:
                     yield update
-
-    async def _card(self) -> AgentCard:
-        attempt = 1
-        while True:
-            try:
-                return await self._client.card()
-            except AgentUnreachableError:
-                await self._alive()
-                attempt += 1
-                if attempt > self._limits.agent_send_attempts:
-                    raise
-            await back_off(attempt, limits=self._limits)
 
     async def _sent(self, card: AgentCard) -> AsyncGenerator[Update, None]:
         """Sends the message, and tells what comes of it while the answer lasts."""

@@ -55,7 +55,8 @@ async def deploy(plan: AgentPlan, making: Making) -> RecordedAgent:
     """
     token = making.agent_token(plan.instance_id, plan.sandbox_id)
     told = {TOKEN_VARIABLE: token, **plan.secrets}
-    env = {**({ROLE_VARIABLE: plan.role} if plan.role else {}), **plan.env, HOST_VARIABLE: "0.0.0.0", PORT_VARIABLE: str(A2A_PORT)}
+    host = LOOPBACK if plan.shared_loopback else "0.0.0.0"
+    env = {**({ROLE_VARIABLE: plan.role} if plan.role else {}), **plan.env, HOST_VARIABLE: host, PORT_VARIABLE: str(plan.port)}
     making.tell(f"starting agent {plan.agent_name}")
     stands = await (_alone(plan, making, env, told) if plan.sandbox_id is None else _beside(plan, making, env, told))
     record = DeployedAgent(
@@ -70,9 +71,11 @@ async def deploy(plan: AgentPlan, making: Making) -> RecordedAgent:
         container_id=stands.container_id,
         container_name=stands.container_name,
         placement="in_container",
+        a2a_port=plan.port if plan.port != A2A_PORT else None,
         agent_id=plan.agent_id,
         agent_version=plan.agent_version,
         brokered=plan.brokered,
+        shared_loopback=plan.shared_loopback,
     )
     live = RecordedAgent(record, making, shape=stands.shape, token=token)
     try:
@@ -97,9 +100,9 @@ async def _alone(plan: AgentPlan, making: Making, env: dict[str, str], told: dic
     """In a sandbox of its own."""
     held = await making.agent_sandbox(plan, env=env, secrets=told)
     sandbox = held.sandbox
-    url = sandbox.published.tunnels.get(A2A_PORT)
+    url = sandbox.published.tunnels.get(plan.port)
     if url is None:
-        raise InfrastructureError(f"sandbox {sandbox.info.sandbox_id} does not publish port {A2A_PORT}", concerns=plan.agent_name)
+        raise InfrastructureError(f"sandbox {sandbox.info.sandbox_id} does not publish port {plan.port}", concerns=plan.agent_name)
     container = sandbox.info.facts.get("container_id") if held.shape is Shape.MACHINE_BACKED else None
     return _Stands(sandbox.info.sandbox_id, held.provider.name, held.shape, url, str(container) if container else None)
 
@@ -119,13 +122,14 @@ async def _beside(plan: AgentPlan, making: Making, env: dict[str, str], told: di
         plan.image,
         env=env,
         secrets=told,
-        ports=(A2A_PORT,),
+        references=plan.references,
+        ports=(plan.port,),
         relayed=True,
         cpu=plan.cpu,
         memory_bytes=plan.memory_bytes,
     )
     place = await making.container(held.sandbox.info.sandbox_id, wanted)
-    url = f"http://{LOOPBACK}:{place.ports[A2A_PORT]}"
+    url = f"http://{LOOPBACK}:{place.ports[plan.port]}"
     return _Stands(held.sandbox.info.sandbox_id, held.provider.name, held.shape, url, place.id, name)
 
 

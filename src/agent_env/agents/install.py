@@ -95,7 +95,16 @@ def filled(command: str, values: Mapping[str, str]) -> str:
     return command.format(**quoted)
 
 
-async def install(place: Place, recipe: Recipe, values: Mapping[str, str], context: bytes, *, attempt: str, seconds: float) -> None:
+async def install(
+    place: Place,
+    recipe: Recipe,
+    values: Mapping[str, str],
+    context: bytes,
+    *,
+    secrets: Mapping[str, str],
+    attempt: str,
+    seconds: float,
+) -> None:
     """Runs an agent's install commands in a place.
 
     Args:
@@ -103,6 +112,7 @@ async def install(place: Place, recipe: Recipe, values: Mapping[str, str], conte
         recipe: What to run.
         values: Of the parameters.
         context: What the agent's image is built from, as `.tar.gz`.
+        secrets: Further variables of the commands, and so of what they start.
         attempt: Whose processes these are.
         seconds: Limit of each command.
 
@@ -118,10 +128,10 @@ async def install(place: Place, recipe: Recipe, values: Mapping[str, str], conte
     commands = [filled(command, given) for command in recipe.commands]
     await place.remove([folder])
     await place.put([Upload(folder, None, mode=0o700), Upload(folder / _CONTEXT, context, mode=0o600)], owner="0:0")
-    secrets = {name.upper(): given[name] for name in SECRETS & given.keys()}
+    told = {name.upper(): given[name] for name in SECRETS & given.keys()} | dict(secrets)
     for command, written in zip(commands, recipe.commands, strict=True):
         done = await place.run(
-            Command(["/bin/sh", "-c", command], user="root", secrets=secrets, timeout_seconds=seconds, attempt=attempt, keep="tail")
+            Command(["/bin/sh", "-c", command], user="root", secrets=told, timeout_seconds=seconds, attempt=attempt, keep="tail")
         )
         if not done.ok:
             raise _failed(written, done)

@@ -24,7 +24,7 @@ from agent_env_sdk.wire.agent_extensions import (
 from agent_env.agents import trajectories
 from agent_env.agents.client import AgentClient
 from agent_env.agents.contract import A2A_PORT, End, Ended, Making, McpServer, Outgoing, Trajectory, Turn, Update
-from agent_env.agents.conversation import Conversation
+from agent_env.agents.conversation import Conversation, patient_card
 from agent_env.agents.faults import AgentFailedError
 from agent_env.documents.records import DeployedAgent
 from agent_env.environments.http import new_client
@@ -151,23 +151,23 @@ class RecordedAgent:
 
     async def prompt(self, message: Outgoing) -> AsyncGenerator[Update, None]:
         """Sends a message and tells how it goes."""
-        async with self._settings(message) as config:
-            conversation = Conversation(self.client, message, alive=self._alive, config=config)
+        async with self._settings(message) as (config, missed):
+            conversation = Conversation(self.client, message, alive=self._alive, config=config, missed=missed)
             async with aclosing(conversation.updates()) as updates:
                 async for update in updates:
                     yield update
 
     @asynccontextmanager
-    async def _settings(self, message: Outgoing) -> AsyncIterator[dict[str, Json]]:
+    async def _settings(self, message: Outgoing) -> AsyncIterator[tuple[dict[str, Json], AgentEnvError | None]]:
         """The turn's own settings: with the message where the agent takes them there; else set before, one turn at a time."""
         try:
+            with_message = takes_message_config(await patient_card(self.client, self._alive))
             taken = await self._taken({"timeout_seconds": message.timeout_seconds, **message.config})
-            with_message = takes_message_config(await self.card())
-        except AgentEnvError:  # the turn itself tells what is wrong with the agent
-            yield {}
+        except AgentEnvError as error:
+            yield {}, error
             return
         if with_message or not taken or message.known_task is not None:
-            yield taken
+            yield taken, None
             return
         async with self._configuring:
             try:
@@ -175,7 +175,7 @@ class RecordedAgent:
             except AgentFailedError as error:
                 error.add_note("while its settings for this turn were set")
                 raise
-            yield {}
+            yield {}, None
 
     async def ask(self, message: Outgoing) -> Turn:
         """The same, for whoever needs only the ending."""

@@ -6,6 +6,7 @@ token, puts the real key in its place, and counts. It must not know of steps, sa
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -207,6 +208,11 @@ def split_token(token: str) -> tuple[str, str] | None:
     """The grant that a token names, and what proves it; None when it is no token of ours."""
     found = _TOKEN.fullmatch(token)
     return (found["grant"], found["proof"]) if found else None
+
+
+def grant_id(run_id: str, holder: str, role: Role) -> str:
+    """The id of a holder's leave to ask: the same each time it is asked for."""
+    return hashlib.sha256(f"{run_id}\0{role}\0{holder}".encode()).hexdigest()[:24]
 
 
 def spelled_token(grant: str, proof: str) -> str:

@@ -333,6 +333,13 @@ async def attach(
         UsageError: We did not make it.
     """
     facts = await known(engine, container_id)
+    return await reached(engine, facts, token=token, epoch=epoch, secrets=secrets, relay_token=relay_token)
+
+
+async def reached(
+    engine: Engine, facts: Facts, *, token: str, epoch: int, secrets: Mapping[str, str] | None = None, relay_token: str = ""
+) -> ContainerPlace:
+    """The same, of a container of which it is known what is recorded on it (`known`)."""
     place = ContainerPlace(engine, facts, token=token, epoch=epoch, secrets=secrets or {}, relay_token=relay_token)
     async with _undone_unless_kept(engine, place.aclose) as connected:
         await place.ready()

@@ -17,7 +17,7 @@ from agent_env.errors import ProblemsError
 Json = Any
 Placement = Literal["vm", "container", "in_container", "on_machine"]
 WELL_KNOWN_CARD = "/.well-known/agent-env.json"
-_OURS = ("container_id", "placement", "parts", "container_name", "a2a_port", "agent_id", "agent_version", "brokered")
+_OURS = ("container_id", "placement", "parts", "container_name", "a2a_port", "agent_id", "agent_version", "brokered", "shared_loopback")
 
 
 class Record(BaseModel):
@@ -96,6 +96,8 @@ class DeployedAgent(Record):
     agent_version: int | None = None
     brokered: bool = False
     """It asks models through the run's broker, on its own loopback."""
+    shared_loopback: bool = False
+    """That loopback is the machine's."""
 
     @property
     def recorded(self) -> Placement:

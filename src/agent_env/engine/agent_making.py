@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent_env import keeper
-from agent_env.agents.contract import A2A_PORT, AgentPlan
+from agent_env.agents.contract import AgentPlan
 from agent_env.documents.records import DeployedAgent
-from agent_env.engine.installation import RUN_LABEL
-from agent_env.engine.making import RunMaking, carried_as, join_network
+from agent_env.engine.making import RunMaking, join_network
+from agent_env.engine.retelling import agent_token
 from agent_env.engine.sandboxes import Held
 from agent_env.errors import SandboxUnavailableError, UnsupportedError
 from agent_env.places import Place, Shape
@@ -35,7 +35,7 @@ class AgentMaking(RunMaking):
             mode="container",
             provider=self.sandbox_provider,
             image=await self.by_name(plan.image),
-            port=A2A_PORT,
+            port=plan.port,
             cpu=plan.cpu,
             memory_bytes=plan.memory_bytes,
             disk_bytes=plan.disk_bytes,
@@ -52,12 +52,24 @@ class AgentMaking(RunMaking):
 
     def agent_token(self, instance_id: str, sandbox_id: str | None) -> str:
         """The bearer token of a deployed agent."""
-        row = self._shared.sandboxes.row(sandbox_id) if sandbox_id is not None else None
-        maker = row.labels.get(RUN_LABEL, self._shared.run_id) if row is not None else self._shared.run_id
-        return self.secret(self._shared.sandboxes.installation.token(maker, f"agent:{instance_id}"))
+        sandboxes = self._shared.sandboxes
+        return self.secret(agent_token(sandboxes.installation, sandboxes.maker(sandbox_id), instance_id))
 
     async def agent_place(self, record: DeployedAgent) -> Place:
-        """Where an agent is."""
+        """Where an agent is. One that somebody started again is carried for again."""
+        place = await self._placed(record)
+        if record.container_id is None:
+            return place
+        from agent_env.containers import ContainerPlace
+
+        if isinstance(place, ContainerPlace):
+            life = await place.life()
+            if self._shared.carried.get(place.id) != life:
+                await self._lead(record, place, {})
+                self._shared.carried[place.id] = life
+        return place
+
+    async def _placed(self, record: DeployedAgent) -> Place:
         if record.sandbox_id is None:
             raise SandboxUnavailableError(f"agent {record.agent_name!r} was recorded without a sandbox", concerns=record.agent_name)
         held = await self._shared.sandboxes.hold(record.sandbox_id, record.sandbox_type)
@@ -77,7 +89,8 @@ class AgentMaking(RunMaking):
         """What its container is called on the networks that it joined."""
         if record.container_id is None:
             return None
-        return f"{record.container_name}-{record.sandbox_id}" if record.container_name else f"agent-{record.sandbox_id}"
+        beside = _beside(record)
+        return f"{beside}-{record.sandbox_id}" if beside else f"agent-{record.sandbox_id}"
 
     async def log_tail(self, record: DeployedAgent) -> str:
         """The end of its container's log, without secrets."""
@@ -103,23 +116,33 @@ class AgentMaking(RunMaking):
             record: The agent.
             ports: Port of its loopback → port of this machine's; `keeper.MODELS` is the model broker.
         """
+        await self._lead(record, await self._placed(record), ports)
+
+    async def _lead(self, record: DeployedAgent, place: Place, ports: Mapping[int, int]) -> None:
         sandbox_id = str(record.sandbox_id)
-        if record.container_name is not None and record.recorded == "in_container":
-            await self._carry_beside(sandbox_id, record, ports)
+        if _beside(record) is not None and record.recorded == "in_container":
+            await self._carry_beside(sandbox_id, record, place, ports)
             return
         held = await self._shared.sandboxes.hold(sandbox_id, record.sandbox_type)
         if isinstance(held.sandbox, LeadsToHost):
             await held.sandbox.lead_to_host(ports)
 
-    async def _carry_beside(self, sandbox_id: str, record: DeployedAgent, ports: Mapping[int, int]) -> None:
+    async def _carry_beside(self, sandbox_id: str, record: DeployedAgent, place: Place, ports: Mapping[int, int]) -> None:
         from agent_env.containers import ContainerPlace
         from agent_env.keeper.records import Records
 
-        place = await self.agent_place(record)
         assert isinstance(place, ContainerPlace)
-        called = carried_as(sandbox_id, str(record.container_name))
+        name = str(_beside(record))
+        await self._shared.sandboxes.note_leads(sandbox_id, name, ports)
+        called = keeper.called_beside(sandbox_id, name)
         known = Records(self.state_root).read(called)
-        fresh = [keeper.ToHost(listen, port) for listen, port in ports.items()]
+        leads = {**self._shared.sandboxes.leads(sandbox_id, name), **ports}
+        fresh = [keeper.ToHost(listen, port) for listen, port in leads.items()]
         kept = [each for each in (known.relays if known else ()) if each not in fresh]
-        carried = keeper.Carried(called, keeper.in_container(place), (*kept, *fresh))
-        await keeper.carry(self.state_root, carried, limits=self.limits)
+        if relays := (*kept, *fresh):
+            await keeper.carry(self.state_root, keeper.Carried(called, keeper.in_container(place), relays), limits=self.limits)
+
+
+def _beside(record: DeployedAgent) -> str | None:
+    """What an agent's container is called beside its machine; None of one that is its sandbox, or of a machine."""
+    return record.container_name or record.installed_container

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from agent_env_sdk.wire.a2a import TOKEN_VARIABLE
+
 from agent_env import keeper
 from agent_env.agents.contract import AgentPlan, LiveAgent, McpServer
 from agent_env.agents.deploy import attach, deploy, new_instance_id
@@ -23,10 +25,13 @@ from agent_env.documents.records import DeployedAgent, DeployedEnvironment
 from agent_env.engine.agent_making import AgentMaking
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.prompts import Prompts
+from agent_env.engine.retelling import agent_reference, models_reference
 from agent_env.engine.run import Shared
 from agent_env.environments.records import GATEWAY
 from agent_env.errors import InfrastructureError, UserError
 from agent_env.places import Shape, View
+from agent_env.places.ports import candidates, is_free
+from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.waiting import deadline, shielded
 
 if TYPE_CHECKING:
@@ -78,7 +83,6 @@ class Agents:
         lookup = StoredAgents(shared.stores.artifacts, scratch, limits=shared.limits)
         plan = await asyncio.to_thread(partial(self._plan, request, lookup))
         environments = [await self._environment(env_id, step_id, attempt_id, tell) for env_id, step_id in request.environments]
-        plan = await self._with_models(plan, request, tell)
         wanted = _Wanted(request, plan, environments, attempt_id, tell)
         if plan.sandbox_id is not None:
             record = await self._deploy_with(str(plan.sandbox_type), wanted)
@@ -98,6 +102,7 @@ class Agents:
         if agent_id is None:
             raise UserError("no agent is named, and none is configured", hint="set a2a_agent_id, or agents.default_a2a_agent_id")
         document = lookup.agent(agent_id, request.agent_version)
+        instance_id = new_instance_id(document.id)
         disk = max(request.disk_bytes, int(document.min_disk_size_gb * (1 << 30)))
         defaults = {name: value for name, value in document.default_env_vars.items() if name not in request.secrets}
         return AgentPlan(
@@ -109,7 +114,7 @@ class Agents:
             sandbox_type=request.sandbox_type,
             env={**defaults, **request.env},
             secrets=request.secrets,
-            references=request.references,
+            references={**request.references, TOKEN_VARIABLE: agent_reference(instance_id)},
             role=request.role,
             cpu=request.cpu,
             memory_bytes=request.memory_bytes,
@@ -117,7 +122,7 @@ class Agents:
             ttl_seconds=request.ttl_seconds,
             network=request.network,
             attribution=request.attribution,
-            instance_id=new_instance_id(document.id),
+            instance_id=instance_id,
             default_model=document.default_model,
             takes_credentials=document.takes_credentials,
         )
@@ -126,25 +131,41 @@ class Agents:
         record = self._shared.environment_record(env_id, step_id)
         return await self._shared.live_environments().live(record, attempt_id, tell)
 
+    async def _standing_on(self, plan: AgentPlan, making: AgentMaking) -> AgentPlan:
+        """Where places share this machine's loopback, it is one of many there: it takes a port that is free, and answers nobody outside."""
+        able, policy = await making.capabilities(), SandboxSpec("", network=plan.network).network_mode
+        alone = plan.sandbox_id is None and able.shape is Shape.CONTAINER_SHAPED and policy is NetworkMode.ALLOW_ALL
+        if not alone or able.own_network:
+            return plan
+        return replace(plan, port=next(filter(is_free, candidates())), shared_loopback=True)
+
     async def _with_models(self, plan: AgentPlan, request: AgentRequest, tell: Tell) -> AgentPlan:
         """With what it asks models by. An agent that needs none, or brings its own key, is given nothing."""
         if not plan.takes_credentials or _KEY_VARIABLE in {*request.env, *request.secrets}:
             return plan
         own = request.env.get(_URL_VARIABLE)
-        access = await self._shared.models().access(plan.agent_name, role=request.model_role, model=plan.default_model, base_url=own)
+        access = await self._shared.models().access(
+            plan.agent_name, role=request.model_role, model=plan.default_model, base_url=own, shared_loopback=plan.shared_loopback
+        )
         if access is None:
             tell(f"no model is configured, so agent {plan.agent_name} is given none")
             return plan
         given = {name: value for name, value in access.variables().items() if name not in plan.secrets}
         env = {name: value for name, value in plan.env.items() if name not in given}
-        return replace(plan, env=env, secrets={**given, **plan.secrets}, brokered=access.brokered)
+        if _URL_VARIABLE in given and not urlsplit(given[_URL_VARIABLE]).password:
+            env[_URL_VARIABLE] = given.pop(_URL_VARIABLE)  # an address is no secret, and an engine tells it again by itself
+        key = models_reference(plan.agent_name, request.model_role) if access.brokered else self._shared.models().reference_of(access.token)
+        references = {**({_KEY_VARIABLE: key} if key and _KEY_VARIABLE in given else {}), **plan.references}
+        return replace(plan, env=env, secrets={**given, **plan.secrets}, references=references, brokered=access.brokered)
 
     async def _deploy_with(self, provider: str, wanted: _Wanted) -> DeployedAgent:
         making = AgentMaking(self._shared, attempt_id=wanted.attempt_id, sandbox_provider=provider, tell=wanted.tell, env_id="")
         live: RecordedAgent | None = None
         try:
-            live = await deploy(replace(wanted.plan, sandbox=provider), making)
-            await self._fitted_out(live, making, wanted)
+            plan = await self._standing_on(replace(wanted.plan, sandbox=provider), making)
+            plan = await self._with_models(plan, wanted.request, wanted.tell)
+            live = await deploy(plan, making)
+            await self._fitted_out(live, making, replace(wanted, plan=plan))
         except BaseException:  # a cancellation too must not leave half an agent
             seconds = self._shared.limits.teardown_seconds
             await shielded(self._undo(live, making), seconds=seconds, what=f"removing agent {wanted.plan.agent_name!r}")
@@ -167,7 +188,7 @@ class Agents:
 
     async def _fitted_out(self, live: RecordedAgent, making: AgentMaking, wanted: _Wanted) -> None:
         request, record = wanted.request, live.record
-        if wanted.plan.brokered:
+        if wanted.plan.brokered and not wanted.plan.shared_loopback:
             await making.lead_agent(record, {MODELS_PORT: keeper.MODELS})
         servers = [await self._way(environment, live, making, request.role) for environment in wanted.environments]
         outfit = Outfit(
@@ -289,7 +310,7 @@ class Agents:
                 async with deadline(self._shared.limits.deploy_seconds, f"reaching agent {record.agent_name!r}"):
                     self._live[key] = await attach(record, making)
                 if record.brokered:  # a keeper that was started since does not know the run's models
-                    await self._shared.models().access(record.agent_name)
+                    await self._shared.models().access(record.agent_name, shared_loopback=record.shared_loopback)
             return self._live[key]
 
     async def aclose(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from agent_env import keeper
 from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedContainer, DeployedSandbox
 from agent_env.documents.updates import Json
@@ -179,6 +180,7 @@ class _Start:
             labels=labels,
             token=token,
             epoch=epoch,
+            relay_token=keeper.relay_token(shared.state_root, keeper.called_beside(self.sandbox_id, self.role)),
             role=self.role,
             argv=request.argv,
             entrypoint=request.entrypoint,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from agent_env_sdk.wire.a2a import TOKEN_VARIABLE
 
 from agent_env import keeper
 from agent_env.agents.contract import ContainerWanted
@@ -13,6 +16,7 @@ from agent_env.agents.install import READS_CARD, Recipe, card_from, install, rec
 from agent_env.agents.live import RecordedAgent
 from agent_env.agents.lookup import StoredAgents
 from agent_env.broker.contract import MODELS_PORT
+from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedAgent
 from agent_env.engine.agent_making import AgentMaking
 from agent_env.errors import UserError
@@ -20,8 +24,10 @@ from agent_env.places import Command, Place
 from agent_env.sandboxes.contract import LeadsToHost
 
 if TYPE_CHECKING:
+    from agent_env.broker import ModelAccess
     from agent_env.documents.agent import AgentDocument
     from agent_env.engine.run import Shared
+    from agent_env.engine.sandboxes import Held
     from agent_env.steps.contract import InstallRequest, Tell
 
 _DOCKER = ("docker",)
@@ -53,12 +59,15 @@ class Installing:
         held = await making.hold(request.sandbox_id, request.sandbox_type)
         record = self._record(document, recipe)
         self.tell(f"installing agent {request.agent_name}")
-        values = await self._values(document, held.sandbox, recipe)
+        token = making.agent_token(str(record.instance_id), request.sandbox_id)
+        access, record = await self._models(document, held, record)
+        values = self._values(recipe, access)
         where = await making.agent_place(record) if recipe.inside else await held.sandbox.machine()
         if request.container_id is not None and not recipe.inside:
             await self._needs_docker(where)
-        await install(where, recipe, values, context, attempt=self.attempt_id, seconds=self.shared.limits.agent_ready_seconds)
-        live = RecordedAgent(record, making, shape=held.shape, token=None)
+        seconds = self.shared.limits.agent_ready_seconds
+        await install(where, recipe, values, context, secrets={TOKEN_VARIABLE: token}, attempt=self.attempt_id, seconds=seconds)
+        live = RecordedAgent(record, making, shape=held.shape, token=token)
         try:
             await ready(live, making)
         except BaseException:  # nobody gets this one
@@ -111,9 +120,23 @@ class Installing:
             agent_version=document.version,
         )
 
-    async def _values(self, document: AgentDocument, sandbox: object, recipe: Recipe) -> dict[str, str]:
+    async def _models(self, document: AgentDocument, held: Held, record: DeployedAgent) -> tuple[ModelAccess | None, DeployedAgent]:
+        """What it asks models by, with a way there from the place that it is installed in."""
+        on_machine = self.request.container_id is None
+        if not document.takes_credentials or (on_machine and not isinstance(held.sandbox, LeadsToHost)):
+            return None, record
+        shared = on_machine and not (await held.provider.capabilities()).own_network and held.sandbox.network.mode is NetworkMode.ALLOW_ALL
+        access = await self.shared.models().access(self.request.agent_name, model=document.default_model, shared_loopback=shared)
+        if access is None or not access.brokered:
+            return access, record
+        record = record.model_copy(update={"brokered": True, "shared_loopback": shared})
+        if not shared:
+            await self.making.lead_agent(record, {MODELS_PORT: keeper.MODELS})
+        return access, record
+
+    def _values(self, recipe: Recipe, access: ModelAccess | None) -> dict[str, str]:
         request = self.request
-        values = {
+        return {
             "agent_name": request.agent_name,
             "a2a_port": str(recipe.port),
             "workspace_dir": request.workspace_dir or recipe.workdir or "/tmp",
@@ -121,18 +144,10 @@ class Installing:
             "host_user": recipe.user or "root",
             "trust_env": "",
             **({"container": f"{request.container_name}-{request.sandbox_id}"} if request.container_name else {}),
-            "litellm_base_url": "",
-            "litellm_api_key": "",
-            "litellm_extra_headers": "",
+            "litellm_base_url": access.base_url if access else "",
+            "litellm_api_key": access.token if access else "",
+            "litellm_extra_headers": json.dumps(dict(access.headers)) if access and access.headers else "",
         }
-        if not document.takes_credentials or request.container_id is not None or not isinstance(sandbox, LeadsToHost):
-            return values
-        access = await self.shared.models().access(request.agent_name, model=document.default_model)
-        if access is None:
-            return values
-        if access.brokered:
-            await sandbox.lead_to_host({MODELS_PORT: keeper.MODELS})
-        return {**values, "litellm_base_url": access.base_url, "litellm_api_key": access.token}
 
     async def _needs_docker(self, machine: Place) -> None:
         done = await machine.run(Command(["/bin/sh", "-c", "command -v docker"], attempt=self.attempt_id))

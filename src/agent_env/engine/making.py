@@ -182,8 +182,8 @@ class RunMaking:
             place = await deploy(engine, self._spec(sandbox_id, wanted, image.id, labels, networks))
             self._places[place.id] = place
         facts: dict[str, Json] = {CONTAINER_ID: place.id, "ports": {str(port): at for port, at in place.ports.items()}}
-        if wanted.kept:
-            facts[SECRETS] = dict(await self._kept(wanted.kept))
+        if references := {**wanted.references, **await self._kept(wanted.kept)}:
+            facts[SECRETS] = references
         await journal.opened(self._shared.lease, resource.id, facts)
         sandboxes.note(resource, facts)
         return place
@@ -202,7 +202,7 @@ class RunMaking:
             labels=labels,
             token=token,
             epoch=epoch,
-            relay_token=keeper.relay_token(self.state_root, carried_as(sandbox_id, wanted.name)) if wanted.relayed else "",
+            relay_token=keeper.relay_token(self.state_root, keeper.called_beside(sandbox_id, wanted.name)) if wanted.relayed else "",
             role=wanted.name,
             argv=wanted.argv,
             entrypoint=wanted.entrypoint,
@@ -279,7 +279,7 @@ class RunMaking:
         if container_id not in self._places:
             sandbox_id = held.sandbox.info.sandbox_id
             epoch, token = self._shared.sandboxes.owner(sandbox_id)
-            relay = keeper.relay_token(self.state_root, carried_as(sandbox_id, name))
+            relay = keeper.relay_token(self.state_root, keeper.called_beside(sandbox_id, name))
             engine = await held.sandbox.engine()
             told = {**(secrets or {}), **await self._told(sandbox_id, name)}
             self._places[container_id] = await attach(engine, container_id, token=token, epoch=epoch, secrets=told, relay_token=relay)
@@ -291,11 +291,10 @@ class RunMaking:
         return {name: await asyncio.to_thread(keep, value) for name, value in values.items()}
 
     async def _told(self, sandbox_id: str, name: str) -> Mapping[str, str]:
-        """What a container was told that nobody can derive again."""
+        """What a container was told, by the references that its row keeps."""
         row = next((row for row in self._shared.sandboxes.beside(sandbox_id) if row.name == name), None)
         references: Mapping[str, str] = (row.facts.get(SECRETS) if row is not None else None) or {}
-        resolve = self._shared.stores.secrets.resolve
-        return {name: (await asyncio.to_thread(resolve, reference)).reveal() for name, reference in references.items()}
+        return await self._shared.sandboxes.told(sandbox_id, references)
 
     async def _ready(self, held: Held, container_id: str, name: str, secrets: Mapping[str, str] | None) -> ContainerPlace:
         """The same, connected at this moment."""
@@ -355,10 +354,11 @@ class RunMaking:
             raise InternalError(f"{place.id} is no container of ours, so nothing is relayed to it")
         from agent_env.keeper.records import Records
 
-        called = carried_as(sandbox_id, name)
+        called = keeper.called_beside(sandbox_id, name)
         known = Records(self.state_root).read(called)
         relays: list[keeper.FromHost | keeper.ToHost] = [keeper.FromHost(at, port) for port, at in ports.items()]
-        relays += [each for each in (known.relays if known is not None else ()) if isinstance(each, keeper.ToHost)]  # as to executors
+        leads = [keeper.ToHost(listen, at) for listen, at in self._shared.sandboxes.leads(sandbox_id, name).items()]  # as to executors
+        relays += [*leads, *(each for each in (known.relays if known else ()) if isinstance(each, keeper.ToHost) and each not in leads)]
         carried = keeper.Carried(called, keeper.in_container(place), tuple(relays))
         await keeper.carry(self.state_root, carried, limits=self.limits)
 
@@ -366,8 +366,7 @@ class RunMaking:
 
     def derive(self, sandbox_id: str, *words: str) -> str:
         """A secret of a sandbox that only this installation can make."""
-        row = self._shared.sandboxes.row(sandbox_id)
-        maker = row.labels.get(RUN_LABEL, self._shared.run_id) if row is not None else self._shared.run_id
+        maker = self._shared.sandboxes.maker(sandbox_id)
         return self.secret(self._shared.sandboxes.installation.token(maker, ":".join((sandbox_id, *words))))
 
     def secret(self, value: str) -> str:
@@ -387,11 +386,6 @@ class RunMaking:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.aclose()
-
-
-def carried_as(sandbox_id: str, name: str) -> str:
-    """What the keeper calls a container beside a machine."""
-    return f"{sandbox_id}.{name}"
 
 
 async def join_network(engine: Engine, network: str, place: ContainerPlace, alias: str) -> None:

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_env.broker.accounts import Account, Accounts, Grant
 from agent_env.broker.asking import chat
-from agent_env.broker.broker import Broker, proof_of
+from agent_env.broker.broker import Broker
 from agent_env.broker.configured import DEFAULT, endpoint_for, endpoints_of, prices_of
-from agent_env.broker.contract import MODELS_PORT, Budget, ChatAnswer, ModelAccess, Role, Usage, spelled_token
+from agent_env.broker.contract import MODELS_PORT, Budget, ChatAnswer, ModelAccess, Role, Usage, grant_id
 from agent_env.broker.endpoints import Endpoint, Endpoints
 from agent_env.documents.updates import Json
+from agent_env.engine.retelling import models_token
 from agent_env.errors import ConfigError
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.redaction import Redactor
@@ -65,7 +66,7 @@ class RunModels:
         self, holder: str, *, role: Role = "agent", model: str | None = None, base_url: str | None = None, shared_loopback: bool = False
     ) -> ModelAccess | None:
         """What an agent is given; see `broker.Models`."""
-        known = await asyncio.to_thread(self._accounts.find, self._grant_id(holder, role))
+        known = await asyncio.to_thread(self._accounts.find, grant_id(self._shared.run_id, holder, role))
         base_url = base_url or (known.base_url if known is not None else None)
         endpoints = self._endpoints(role, base_url)
         model = model or self._model(role)
@@ -123,9 +124,6 @@ class RunModels:
 
     # accounts
 
-    def _grant_id(self, holder: str, role: Role) -> str:
-        return hashlib.sha256(f"{self._shared.run_id}\0{role}\0{holder}".encode()).hexdigest()[:24]
-
     async def _granted(self, holder: str, role: Role, endpoints: Endpoints, base_url: str | None = None) -> str:
         """Opens the holder's account, writes its leave down and gives its token: the same each time."""
         account, name = self._account(role), self._name(endpoints)
@@ -133,11 +131,11 @@ class RunModels:
         for secret in endpoints.secrets():
             self._shared.redactor.add(secret)
             self._redactor.add(secret)
-        run_id, grant_id = self._shared.run_id, self._grant_id(holder, role)
+        run_id = self._shared.run_id
+        granted, token = models_token(self._shared.sandboxes.installation, run_id, holder, role)
         # Whoever talks with the agents of a run that is over does not change what that run may use.
         await self._accounts.open(account, change=self._row.finished_at is None)
-        await self._accounts.grant(Grant(grant_id, holder, role, account, name, base_url))
-        token = spelled_token(grant_id, proof_of(self._key, run_id, grant_id))
+        await self._accounts.grant(Grant(granted, holder, role, account, name, base_url))
         self._shared.redactor.add(token)
         return token
 
@@ -210,6 +208,14 @@ class RunModels:
         from agent_env.config.keys import is_reference
 
         return self._shared.stores.secrets.resolve(reference).reveal() if is_reference(reference) else reference
+
+    def reference_of(self, key: str) -> str | None:
+        """How a key that was configured is found again; None of one that stands nowhere but in a configuration itself."""
+        from agent_env.config.keys import is_reference
+
+        own = [self._settings.api_key, *(table.get("api_key") for table in self._settings.endpoints.values())]
+        named = [str(each) for each in (self._shared.overrides.get(_OVERRIDES["agent"][0]), *own) if each and is_reference(str(each))]
+        return next((each for each in named if self._resolved(each) == key), None)
 
     def _model(self, role: Role) -> str | None:
         model = self._settings

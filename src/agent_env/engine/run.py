@@ -72,6 +72,8 @@ class Shared:
     """Questions that wait for an answer, by step."""
     ruled: dict[str, str] = field(default_factory=dict)
     """Lone servers that this process told their rules of tools, and in which life."""
+    carried: dict[str, str] = field(default_factory=dict)
+    """Containers of agents that this process had the keeper carry for, and in which life."""
     _live: list[Environments] = field(default_factory=list)
     _agents: list[Agents] = field(default_factory=list)
     _models: list[RunModels] = field(default_factory=list)

@@ -20,9 +20,9 @@ from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, Installation
+from agent_env.engine.retelling import values_of
 from agent_env.engine.teardown import CONTAINER_KIND, DEFAULT_PROVIDER, Removal, TeardownReport, remove_all
 from agent_env.errors import (
-    AgentEnvError,
     ContainerNotRunningError,
     PlaceLostError,
     SandboxNotFoundError,
@@ -49,6 +49,8 @@ CONTAINER_ID = "container_id"
 """Fact of a sandbox that is a container beside its machine's shell: the engine's id."""
 SECRETS = "secrets"
 """Fact of what was told something in confidence: variable → the reference that leads to its value, never the value."""
+LEADS = "leads"
+"""Fact of a container beside a machine: port of its loopback → port of this machine's."""
 EPOCH_BASE = "epoch_base"
 """Fact of an adopted sandbox: epochs of its earlier runs, so that its places see epochs that only grow."""
 
@@ -111,12 +113,26 @@ class Sandboxes:
         """A container beside a machine is being made, or was."""
         self._beside[resource.id] = self._live_row(resource, facts)
 
+    def leads(self, sandbox_id: str, name: str) -> dict[int, int]:
+        """Port of a container's own loopback → port of this machine's: what was made to answer there, beside a machine."""
+        row = next((row for row in self.beside(sandbox_id) if row.name == name), None)
+        found: Mapping[str, int] = (row.facts.get(LEADS) if row is not None else None) or {}
+        return {int(listen): port for listen, port in found.items()}
+
+    async def note_leads(self, sandbox_id: str, name: str, ports: Mapping[int, int]) -> None:
+        """Writes down what else is to answer there: of a container that somebody starts again, the keeper has forgotten it."""
+        row, known = next((row for row in self.beside(sandbox_id) if row.name == name), None), self.leads(sandbox_id, name)
+        if row is None or known.items() >= ports.items():
+            return
+        facts = {LEADS: {str(listen): port for listen, port in {**known, **ports}.items()}}
+        await self._journal.opened(self._lease, row.id, facts)
+        self._beside[row.id] = replace(row, facts={**row.facts, **facts})
+
     def owner(self, sandbox_id: str) -> tuple[int, str]:
         """The epoch and the token by which this process owns the places of a sandbox."""
         row = self._rows.get(sandbox_id)
-        maker = row.labels.get(RUN_LABEL, self._lease.run_id) if row is not None else self._lease.run_id
         base = row.facts.get(EPOCH_BASE, 0) if row is not None else 0
-        return int(base) + self._lease.epoch, self._installation.token(maker, sandbox_id)
+        return int(base) + self._lease.epoch, self._installation.token(self.maker(sandbox_id), sandbox_id)
 
     def provider(self, name: str) -> Provider:
         """The provider of that name, as this run knows it."""
@@ -300,16 +316,17 @@ class Sandboxes:
         known = [(sandbox_id, row), *((str(other.facts.get(CONTAINER_ID)), other) for other in self.beside(sandbox_id))]
         for of, told in known:
             if told is not None and (references := told.facts.get(SECRETS)):
-                provider.remember(of, await asyncio.to_thread(self._resolved, references))
+                provider.remember(of, await self.told(sandbox_id, references))
 
-    def _resolved(self, references: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        if self._secrets is None:
-            return found
-        for name, reference in references.items():
-            with suppress(AgentEnvError):  # without a value now: whether it is needed shows when a container was started again
-                found[name] = self._secrets.resolve(reference).reveal()
-        return found
+    async def told(self, sandbox_id: str, references: Mapping[str, str]) -> dict[str, str]:
+        """What a container of a sandbox was told in confidence, as far as its references have values now."""
+        resolve = partial(values_of, references, installation=self._installation, run_id=self.maker(sandbox_id), secrets=self._secrets)
+        return await asyncio.to_thread(resolve)
+
+    def maker(self, sandbox_id: str | None) -> str:
+        """The run that made a sandbox: this one, or the one that it was adopted from."""
+        row = self._rows.get(sandbox_id) if sandbox_id is not None else None
+        return row.labels.get(RUN_LABEL, self._lease.run_id) if row is not None else self._lease.run_id
 
     async def own_container(self, sandbox_id: str, held: Held) -> str | None:
         """The container that a record without an id means, pinned from now on; None where nothing says which.

@@ -49,6 +49,8 @@ class ContainerWanted:
     image: ImageSource
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    references: Mapping[str, str] = field(default_factory=dict)
+    """Of those, how a value is found again by whoever comes back; of those without, whoever attaches gives the values itself."""
     kept: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further secrets, which nobody can derive again: this installation keeps them, so that whoever comes back can tell them again."""
     networks: Sequence[str] = ()

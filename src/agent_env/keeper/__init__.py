@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agent_env.keeper.policy import cidr_problems, policy_problems
     from agent_env.keeper.reaching import at_socket, in_container
     from agent_env.keeper.records import MODELS, Carried, Egress, FromHost, ToHost
-    from agent_env.keeper.wiring import EGRESS_PORT, egress_of, proxy_environment, relay_token
+    from agent_env.keeper.wiring import EGRESS_PORT, called_beside, egress_of, proxy_environment, relay_token
 
 __all__ = [
     "EGRESS_PORT",
@@ -26,6 +26,7 @@ __all__ = [
     "ToHost",
     "Watch",
     "at_socket",
+    "called_beside",
     "carry",
     "carry_egress",
     "cidr_problems",
@@ -47,6 +48,6 @@ __getattr__, __dir__ = names_of(
         "policy": ("cidr_problems", "policy_problems"),
         "reaching": ("at_socket", "in_container"),
         "records": ("MODELS", "Carried", "Egress", "FromHost", "ToHost"),
-        "wiring": ("EGRESS_PORT", "egress_of", "proxy_environment", "relay_token"),
+        "wiring": ("EGRESS_PORT", "called_beside", "egress_of", "proxy_environment", "relay_token"),
     },
 )

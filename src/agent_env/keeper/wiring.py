@@ -51,3 +51,8 @@ def relay_token(state_root: Path, place: str) -> str:
     It has no epoch: a change of the run's owner leaves relays alone, and an owner of an older epoch gains nothing by it.
     """
     return InstallationKey(state_root).derive(place, _RELAY)
+
+
+def called_beside(sandbox_id: str, name: str) -> str:
+    """What the keeper calls a container beside a machine: goes when its sandbox goes."""
+    return f"{sandbox_id}.{name}"

@@ -2,12 +2,15 @@
 
 import http.server
 import json
+import os
 import socket
 import sys
 import threading
+import urllib.request
 from pathlib import Path
 
-START = "cd {workspace_dir} && (nohup python3 {work_dir}/a2a_server.py {a2a_port} >{work_dir}/log 2>&1 </dev/null &)"
+MODELS = "LITELLM_BASE_URL={litellm_base_url} LITELLM_API_KEY={litellm_api_key}"
+START = "cd {workspace_dir} && (" + MODELS + " nohup python3 {work_dir}/a2a_server.py {a2a_port} >{work_dir}/log 2>&1 </dev/null &)"
 UNPACK = "tar -xzf {agent_ctx_tar} -C {work_dir}"
 INSTALL = {
     "install_commands_host": [UNPACK, START],
@@ -29,6 +32,16 @@ AGENT_CARD = {
 
 
 TASKS = {}
+TOKEN = os.environ.get("AGENTENV_AGENT_TOKEN")
+
+
+def from_a_model():
+    """What a model says to a greeting."""
+    headers = {"authorization": "Bearer " + os.environ["LITELLM_API_KEY"], "content-type": "application/json"}
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    asked = urllib.request.Request(os.environ["LITELLM_BASE_URL"] + "/v1/chat/completions", body, headers)
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -50,17 +63,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         """One turn."""
+        if TOKEN and self.headers["authorization"] != f"Bearer {TOKEN}":
+            return self.answer({}, 401)
         asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
         if asked["method"] == "message/send":
             message = asked["params"]["message"]
             heard = message["parts"][0]["text"]
-            told = f"{heard} {socket.gethostname()} {Path.cwd()}"
+            told = f"{heard} {socket.gethostname()} {Path.cwd()} {bool(TOKEN)} {from_a_model() if heard == 'models' else ''}"
             parts = [{"kind": "text", "text": told}]
             said = {"kind": "message", "messageId": "m", "role": "agent", "parts": parts}
             task = {"kind": "task", "id": message["messageId"], "contextId": message["contextId"], "history": [message]}
             TASKS[task["id"]] = {**task, "status": {"state": "completed", "message": said}}
         task_id = asked["params"].get("id") or asked["params"]["message"]["messageId"]
-        self.answer({"jsonrpc": "2.0", "id": asked["id"], "result": TASKS[task_id]})
+        return self.answer({"jsonrpc": "2.0", "id": asked["id"], "result": TASKS[task_id]})
 
     def log_message(self, *args):
         """Says nothing."""

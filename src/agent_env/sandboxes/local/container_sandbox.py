@@ -43,7 +43,7 @@ class Family:
         facts: The sandbox.
         token: The sandbox's; every container of it has the same.
         epoch: The caller's.
-        relay_token: What its own container lets relays in by.
+        relay_token: What a container lets relays in by: given its role, none for the sandbox's own.
         own: The place of its own container, if that is connected already.
         reduced: Its own container is taken also if our helper is not in it, or has another token.
         secrets: What each container was told in confidence, by its id, should it have been started again.
@@ -56,7 +56,7 @@ class Family:
         *,
         token: str,
         epoch: int,
-        relay_token: str = "",
+        relay_token: Callable[[str], str] = lambda _: "",
         own: Place | None = None,
         reduced: bool = False,
         secrets: Mapping[str, Mapping[str, str]] | None = None,
@@ -89,14 +89,16 @@ class Family:
             return self._places[container_id]
 
     async def _attached(self, container_id: str) -> ContainerPlace | ExecPlace:
-        from agent_env.containers import attach, reduced
-        from agent_env.containers.spec import SANDBOX
+        from agent_env.containers import reduced
+        from agent_env.containers.container import known, reached
+        from agent_env.containers.spec import ROLE, SANDBOX
 
         own = container_id == self._facts.container_id
         try:
-            token = self._relay_token if own else ""
-            known = self._secrets.get(container_id, {})
-            place = await attach(self.engine, container_id, token=self._token, epoch=self._epoch, secrets=known, relay_token=token)
+            facts = await known(self.engine, container_id)
+            relayed = self._relay_token("" if own else facts.labels.get(ROLE, ""))
+            told = self._secrets.get(container_id, {})
+            place = await reached(self.engine, facts, token=self._token, epoch=self._epoch, secrets=told, relay_token=relayed)
         except (PlaceLostError, ContainerNotRunningError, SupersededError):
             raise
         except (UsageError, SandboxUnavailableError):

@@ -93,7 +93,7 @@ class Containers:
         ports = dict(place.ports) if facts.network["how"] == BRIDGE else dict(zip(spec.ports, filter(is_free, candidates()), strict=False))
         facts = replace(facts, phase="running", container_id=place.id, ports={str(served): port for served, port in ports.items()})
         await asyncio.to_thread(self._note, facts, ports)
-        family = Family(engine, facts, token=spec.token, epoch=spec.epoch, relay_token=self._relay_token(facts), own=place)
+        family = Family(engine, facts, token=spec.token, epoch=spec.epoch, relay_token=self._relays_of(facts), own=place)
         return await self._handle(facts, place, family)
 
     def images(self, engine: Engine, spec: SandboxSpec | None = None) -> Images:
@@ -196,7 +196,7 @@ class Containers:
                 f"sandbox {facts.sandbox_id} was never finished", concerns=facts.sandbox_id, hint="resume with --redeploy to make it again"
             )
         engine = self.engines.client(facts.engine)
-        family = Family(engine, facts, token=token, epoch=epoch, relay_token=self._relay_token(facts), secrets=self._secrets(facts))
+        family = Family(engine, facts, token=token, epoch=epoch, relay_token=self._relays_of(facts), secrets=self._secrets(facts))
         place = await family.place(facts.container_id)
         return await self._handle(facts, place, family)
 
@@ -297,13 +297,23 @@ class Containers:
     def _relay_token(self, facts: Facts) -> str:
         return keeper.relay_token(self.state_root, facts.sandbox_id)
 
+    def _relays_of(self, facts: Facts) -> Callable[[str], str]:
+        """What each container of a sandbox lets relays in by, by its role."""
+
+        def token(role: str) -> str:
+            place = keeper.called_beside(facts.sandbox_id, role) if role else facts.sandbox_id
+            return keeper.relay_token(self.state_root, place)
+
+        return token
+
     def beside(self, facts: Facts, *, epoch: int, token: str) -> Family:
         """The containers that stand beside a machine of this sandbox.
 
         Raises:
             AgentEnvError: The environment names no engine.
         """
-        return Family(self.engines.client(facts.engine or None), facts, token=token, epoch=epoch, secrets=self.engines.told)
+        relays, told = self._relays_of(facts), self.engines.told
+        return Family(self.engines.client(facts.engine or None), facts, token=token, epoch=epoch, relay_token=relays, secrets=told)
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """What the engine itself knows of sandboxes with these labels; nothing where none answers."""
