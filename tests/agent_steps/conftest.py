@@ -18,7 +18,7 @@ from tests.sdk.conftest import pytest_pyfunc_call
 
 __all__ = ["pytest_pyfunc_call", "python_base"]
 
-SCRIPTED = "@local/agent-env/agents/scripted"
+SCRIPTED, MINI = "@local/agent-env/agents/scripted", "@local/agent-env/agents/mini"
 AGENT = {"id": "agent", "type": "deploy_agent", "agent_name": "solver", "a2a_agent_id": SCRIPTED}
 SOLVER = {"agent_name": "solver"}
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_env_sdk.testing.models import Scenario
+from agent_env_sdk.testing.models import Call, Scenario, Step
 
-from tests.agent_steps.conftest import SCRIPTED, Operator
+from tests.agent_steps.conftest import MINI, SCRIPTED, Operator
 from tests.kits.models import models
 
 pytestmark = pytest.mark.timeout(900)
@@ -62,12 +62,19 @@ def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their
 
 
 @pytest.mark.slow
-def test_an_agent_runs_in_a_container_without_an_engine(user: Operator) -> None:
-    steps = [
-        {"id": "agent", "type": "deploy_agent", "a2a_agent_id": SCRIPTED, "agent_name": "solver", "sandbox_type": "rootfs"},
-        ask("solver", json.dumps([{"shell": "id -u"}, {"say": "{last}"}])),
-        looks("solver", "test -d /workspace"),
-    ]
-    (run,) = user.scores(user.bundle("b", t=steps))
-    assert (run["status"], run["scores"]) == ("completed", {"solver": 1.0}), run["error"]
-    assert user.told(run["run_id"])["prompt_responses"][0]["response"] == "10001"
+@pytest.mark.parametrize("network", ["auto", "machine"])
+def test_agents_run_in_containers_without_an_engine_and_ask_models_also_on_this_machines_own_loopback(network: str, user: Operator) -> None:
+    config = user.home / "config/agent-env/config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(f'[sandbox.providers.rootfs.config]\nnetwork = "{network}"\n')
+    agent = {"type": "deploy_agent", "a2a_agent_id": MINI, "sandbox_type": "rootfs"}
+    names = ("one", "two")
+    steps = [{**agent, "id": name, "agent_name": name} for name in names] + [ask(name) for name in names]
+    looking = Step(calls=(Call("shell", {"command": "id -u"}),))
+    with models({"s": Scenario((looking, Step("It is me.", last_contains="10001")))}) as server:
+        user.env |= {"LITELLM_BASE_URL": server.base, "LITELLM_API_KEY": server.key("s")}
+        (run,) = user.scores(user.bundle("b", t=[*steps, looks("one", "test -d /workspace")]), "--model", "m")
+    assert (run["status"], run["scores"]) == ("completed", {"one": 1.0}), run["error"]
+    told = user.told(run["run_id"])
+    assert [each["response"] for each in told["prompt_responses"]] == ["It is me."] * 2
+    assert {bool(each.get("shared_loopback")) for each in told["agents"].values()} == {network == "machine"}

@@ -132,8 +132,8 @@ class Kept:
         return self._run(list(steps), "--context-json", self.user.write(f"c-{secrets.token_hex(3)}.json", json.dumps(context)))
 
 
-def test_a01_a02_a03_a09_a10_a11_a12_a_reopened_agent_is_the_same_container_and_none_other(
-    user: Operator, docker: EngineEndpoint, box_image: str
+def test_a01_a02_a03_a09_a10_a11_a12_a18_a19_a_reopened_agent_is_the_same_container_and_none_other(
+    user: Operator, docker: EngineEndpoint, box_image: str, tmp_path: Path
 ) -> None:
     here = Kept(user)
     container = here.record["container_id"]
@@ -154,6 +154,9 @@ def test_a01_a02_a03_a09_a10_a11_a12_a_reopened_agent_is_the_same_container_and_
     unknown = here.do(verify("v", same, base="/"), agent={**bare, "sandbox_id": "local-deadbeef"})
     assert unknown.code != 0
     assert "local-deadbeef" in unknown.all
+    another = Operator(tmp_path / "two")
+    assert (another("gc", "--kept").code, another("agent", "rm", here.run_id).code != 0) == (0, True)
+    assert inspected(docker, container)["State"]["Running"], "another home's hand"
     told(docker, container, "stop")
     with decoy(docker, box_image, f"a2a-agent-x-{os.getpid()}", "sleep 1000") as theirs:
         for step in (
@@ -165,6 +168,8 @@ def test_a01_a02_a03_a09_a10_a11_a12_a_reopened_agent_is_the_same_container_and_
             assert failed.code != 0, failed.all
             assert f"'{here.name}' is not running" in failed.all, failed.all
             assert "verifications" not in user.context(user.runs()[0]["run_id"])["metadata"]
+        validated = user("agent", "validate", f"{here.run_id}:solver")
+        assert (validated.code != 0, f"'{here.name}' is not running" in validated.all) == (True, True), validated.all
         context = user.write("mine.json", json.dumps(here.context))
         shutil.rmtree(user.state / "runs", ignore_errors=True)
         for path in user.state.glob("*.db*"):

@@ -13,7 +13,7 @@ from agent_env_sdk.testing.models import Call, Scenario, Step
 
 from agent_env.containers import EngineEndpoint
 from tests.acceptance.containers import told
-from tests.agent_steps.conftest import Operator
+from tests.agent_steps.conftest import MINI, Operator
 from tests.busy import within
 from tests.cli.conftest import AGENT_ENV
 from tests.kits.models import models
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.timeout(900)
 KEY = "canary-of-the-user"
 LOOK = Step(calls=(Call("shell", {"command": 'printf %s "$KEY" | sha256sum'}),))
 FOUND = Step("It is there.", last_contains=hashlib.sha256(KEY.encode()).hexdigest())
-MINI = "@local/agent-env/agents/mini"
 
 
 class Talk:
