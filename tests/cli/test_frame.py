@@ -80,6 +80,9 @@ def test_cl02_what_others_call_a_command_leads_to_ours(words: list[str], meant: 
     ("words", "expected"),
     [
         (["run", "hello", "--attempts", "x"], "error: Invalid value for '--attempts': 'x' is no whole number."),
+        (["run", "hello", "--attempts", "9" * 20], f"error: Invalid value for '--attempts': {'9' * 20} is not in the range 1<=x<=100000."),
+        (["run", "hello", "--fail-under", "nan"], "error: Invalid value for '--fail-under': 'nan' is no finite number."),
+        (["exec", "--timeout", "inf", "run-1", "--", "true"], "error: Invalid value for '--timeout': 'inf' is no finite number."),
         (["run", "hello", "--fail-under", "x"], "error: Invalid value for '--fail-under': 'x' is no number."),
         (["completion"], "error: Missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish"),
         (["task", "get"], "error: an id is needed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from importlib import import_module
+from math import isfinite
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,20 @@ OTHER_WORDS = {
     "version": ("--version",),
 }
 """What other programs call a command → what ours may be called; the first that a group has is offered."""
+MOST_RUNS = 100_000
+"""Of one task in one call. Each is planned before the first begins: a slip of the keyboard must not take the machine's memory."""
 NARROWEST = 20
 """Columns below which no help can be laid out."""
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers within bounds. `nan` compares with none, so a plain range takes it; and what is infinite is no limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return number
 
 
 class Formatter(click.HelpFormatter):

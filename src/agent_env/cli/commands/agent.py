@@ -13,7 +13,7 @@ from agent_env.cli.agents import Deployment, deployed_of, variables_of
 from agent_env.cli.commands.agent_chat import chat
 from agent_env.cli.commands.agent_validate import validate
 from agent_env.cli.completing import RUNS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
 from agent_env.cli.stored import list_newest, page_options, remove, show_deployed
@@ -45,7 +45,7 @@ for _command in (chat, validate):
 @click.option("--context", type=click.Path(exists=True, file_okay=False), help="The folder that it builds; the Dockerfile's when absent.")
 @click.option("--env-var", "env_vars", multiple=True, metavar="NAME=VALUE", help="A variable of every deployment (repeatable).")
 @click.option("--default-model", help="The model that it uses where nobody says another.")
-@click.option("--min-disk-size-gb", type=click.FloatRange(min=0, min_open=True), help="The least disk that it needs.")
+@click.option("--min-disk-size-gb", type=FiniteRange(min=0, min_open=True), help="The least disk that it needs.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @json_option
 def put(*, what: str | None, id: str | None, dry_run: bool, as_json: bool, **given: Any) -> None:
@@ -140,7 +140,7 @@ def _facts(document: Any) -> dict[str, Any]:
 @click.option("--system-prompt", help="For all its turns, where it takes one.")
 @click.option("--sandbox", help="The provider of sandboxes, or a comma-separated chain.")
 @click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=7_200, show_default=True, help="When it ends by itself.")
-@click.option("--cpu", type=click.FloatRange(min=0, min_open=True), help="Limit of processor cores.")
+@click.option("--cpu", type=FiniteRange(min=0, min_open=True), help="Limit of processor cores.")
 @click.option("--memory-mb", type=click.IntRange(min=1), help="Limit of memory in MiB.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress on standard error.")
 @json_option

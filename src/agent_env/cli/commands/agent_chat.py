@@ -20,7 +20,7 @@ import click
 
 from agent_env.cli.agents import Deployment, at_hand
 from agent_env.cli.completing import RUNS
-from agent_env.cli.frame import Command
+from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
 
@@ -39,7 +39,7 @@ _PIECE = 64 * 1024
 @click.option("--context-id", help="The conversation that is to go on; a new one when absent.")
 @click.option("--model", help="The model, where the agent lets it be chosen.")
 @click.option("--system-prompt", help="For these turns, where the agent takes one.")
-@click.option("--timeout-seconds", type=click.FloatRange(min=0, min_open=True), default=600.0, show_default=True, help="Limit of one turn.")
+@click.option("--timeout-seconds", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="Limit of one turn.")
 @click.option("--env", "environments", multiple=True, metavar="WHAT", help="With WHAT: an environment that it uses (repeatable).")
 @click.option("--sandbox", help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
 @json_option

@@ -10,7 +10,7 @@ import click
 
 from agent_env.cli.agents import Deployment, at_hand, for_a_while, is_address, variables_of
 from agent_env.cli.checks import gate_named, show_checks, summed_up, tell
-from agent_env.cli.frame import Command
+from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, write_json
 from agent_env.cli.session import opened_engine, run_async
 from agent_env.errors import UsageError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--check", "patterns", multiple=True, metavar="CHECK", help="Only these: an id, a gate, or a glob over ids (repeatable).")
 @click.option("--env-var", "env_vars", multiple=True, metavar="NAME=VALUE", help="With WHAT: a variable (repeatable).")
 @click.option("--sandbox", help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
-@click.option("--prompt-seconds", type=click.FloatRange(min=1), default=60.0, show_default=True, help="Limit of one prompt.")
+@click.option("--prompt-seconds", type=FiniteRange(min=1), default=60.0, show_default=True, help="Limit of one prompt.")
 @click.option("--list", "listing", is_flag=True, help="List the checks and run none.")
 @json_option
 def validate(

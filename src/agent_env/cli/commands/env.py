@@ -11,7 +11,7 @@ from agent_env.cli.commands.env_check import check
 from agent_env.cli.commands.env_live import call, exec_, logs, shell, state
 from agent_env.cli.completing import RUNS
 from agent_env.cli.environments import deployed_of, written_environment
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
 from agent_env.cli.stored import list_newest, page_options, show_deployed
@@ -90,7 +90,7 @@ def _facts(document: Any) -> dict[str, Any]:
 @click.option("--sandbox", help="The provider of sandboxes, or a comma-separated chain.")
 @click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=10_800, show_default=True, help="When it ends by itself.")
 @click.option("--gateway-mode", type=click.Choice(["performance", "consistent"]), default="performance", show_default=True)
-@click.option("--cpu", type=click.FloatRange(min=0, min_open=True), help="Limit of processor cores.")
+@click.option("--cpu", type=FiniteRange(min=0, min_open=True), help="Limit of processor cores.")
 @click.option("--memory-mb", type=click.IntRange(min=1), help="Limit of memory in MiB.")
 @click.option("--disk-size-gb", type=click.IntRange(min=1), default=10, show_default=True, help="Limit of disk space in GiB.")
 @click.option("--env-state-type", help="local_postgres: with a database, also where no server asks for one.")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.completing import PLACES
-from agent_env.cli.frame import Command
+from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, note, write_json
 from agent_env.cli.session import opened_engine, opened_place, place_in, run_async
 from agent_env.errors import LimitHitError, TransportLostError, UsageError
@@ -30,7 +30,7 @@ TIMED_OUT = 124
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="Seconds until it is killed; by default 600.",
 )
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")

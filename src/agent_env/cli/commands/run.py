@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.completing import EVALS, RUNNABLE, TASKS
-from agent_env.cli.frame import Command
+from agent_env.cli.frame import MOST_RUNS, Command, FiniteRange
 from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
 from agent_env.errors import NotFoundError, UsageError
@@ -24,9 +24,9 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.argument("bundle", required=False, shell_complete=RUNNABLE)
 @click.option("--task", "tasks", multiple=True, metavar="NAME", shell_complete=TASKS, help="Only this task, by name or id. Repeatable.")
 @click.option("--eval", "evals", multiple=True, metavar="NAME", shell_complete=EVALS, help="Only this eval's tasks. Repeatable.")
-@click.option("--attempts", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of each task.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once; by cores and memory when absent.")
-@click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this.")
+@click.option("--attempts", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="Runs of each task.")
+@click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="Runs at once; by cores and memory when absent.")
+@click.option("--fail-under", type=FiniteRange(0, 1), help="Exit code 1 when the mean score is below this.")
 @json_option
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Write results to this file (.json), or with all contexts into this folder."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from agent_env.cli.completing import RUNS, TASK_IDS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import MOST_RUNS, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
@@ -192,7 +192,7 @@ def shared_options(function: F) -> F:
             click.option("--env-sandbox", help="Provider of environments' sandboxes."),
             click.option("--env-state-type", help="Of environments."),
             click.option("--env-state-instance-id", help="Of environments."),
-            click.option("--fail-under", type=click.FloatRange(0, 1), help="Exit code 1 when the mean score is below this."),
+            click.option("--fail-under", type=FiniteRange(0, 1), help="Exit code 1 when the mean score is below this."),
             click.option("--keep", is_flag=True, help="Leave the sandboxes up."),
             click.option("--strict", is_flag=True, help="Warnings are problems."),
             click.option("-q", "--quiet", is_flag=True, help="No progress: only the last line, and why a run failed."),
@@ -205,8 +205,8 @@ def shared_options(function: F) -> F:
 
 @task.command()
 @shared_options
-@click.option("--k", type=click.IntRange(min=1), default=1, show_default=True, help="How many times.")
-@click.option("--concurrency", type=click.IntRange(min=1), help="How many at once; by cores and memory when absent.")
+@click.option("--k", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="How many times.")
+@click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="How many at once; by cores and memory when absent.")
 @click.option("--start-step", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first step to run.")
 @click.option("--context-json", type=click.Path(path_type=Path), help="Start with this context; its sandboxes are used again.")
 @click.option("--a2a-agent-id", "--agent", help="The agent, over what the task says.")
@@ -260,7 +260,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
 @task.command("run-batch")
 @shared_options
 @click.option("--seeds", required=True, type=click.Path(path_type=Path), help="CSV file: each row is a run, its columns are placeholders.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=5, show_default=True, help="How many at once.")
+@click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), default=5, show_default=True, help="How many at once.")
 def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""
     import secrets
