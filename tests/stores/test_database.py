@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent_env.defaults import DEFAULT_LIMITS
-from agent_env.errors import ConfigError, InternalError, StorageError
+from agent_env.errors import ConfigError, InternalError, StorageError, UserError
 from agent_env.stores import Connection, Database, Documents, Journal, Lease, NewRun
 
 SET = "INSERT INTO meta (name, value) VALUES (:name, :value)"
@@ -76,6 +76,12 @@ def test_a_statement_that_the_database_refuses_is_named_and_spares_the_others(db
     outcomes = asyncio.run(together())
     assert isinstance(outcomes[1], StorageError)
     assert names(db) == {"one", "two"}
+
+
+def test_a_number_that_no_column_holds_is_the_askers_fault_and_spares_the_others(sqlite: Database) -> None:
+    with pytest.raises(UserError, match="a number is larger"):
+        sqlite.read(lambda tx: tx.execute("SELECT 1 WHERE 1 = :number", {"number": 2**70}))
+    assert sqlite.read(lambda tx: tx.execute("SELECT 1 AS one"))[0].one == 1
 
 
 def test_writes_that_wait_together_share_commits(sqlite: Database) -> None:

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Literal
 
 from agent_env.defaults import Limits
-from agent_env.errors import ConfigError, StorageError
+from agent_env.errors import ConfigError, StorageError, UserError
 from agent_env.stores.connection import DiskFullError, Params, Row
 from agent_env.stores.revision import HEAD, migrate_sqlite
 
 _PREFIX = "sqlite:///"
 _SCHEMA = Path(__file__).with_name("schema_sqlite.sql")
 _SYNCHRONOUS = ("normal", "full")
+_MOST = 2**63 - 1
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
@@ -202,6 +203,8 @@ class _mapped:  # noqa: N801 - reads as a statement; a class, because it stands 
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OverflowError):
+            raise UserError(f"a number is larger than any that the run database keeps ({_MOST})") from error
         if isinstance(error, sqlite3.Error):
             raise _storage_error(error, self._name) from error
 
