@@ -34,7 +34,7 @@ def claim(tx: Connection, run_id: str, me: Owner, *, takeover: bool, lease_secon
         raise RunOwnedError(
             f"run {run_id} belongs to {owner}",
             concerns=run_id,
-            hint="wait for it, stop it with `agent-env runs cancel`, or take the run over if that process hangs",
+            hint=f"wait for it, or stop it: agent-env runs cancel {run_id}; one that hangs is ended where it runs: kill -9 {owner.pid}",
         )
     tx.change(
         f"UPDATE runs SET owner = :owner, epoch = epoch + 1, heartbeat_at = {tx.clock_sql} WHERE run_id = :run",
