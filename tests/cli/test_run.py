@@ -366,3 +366,9 @@ def test_se03_secret_of_a_variable_is_in_no_output_also_with_debug(cli: Cli) -> 
     answer = cli("--debug", "run", cli.write("t.json", [*task, {"id": canary, "type": "nope"}]), env=env)
     assert answer.code == 2
     assert canary not in answer.all
+
+
+def test_a_run_that_outlives_its_sandbox_is_told_why_it_lost_it(cli: Cli) -> None:
+    answer = cli("run", cli.write("t.json", [{**BOX, "ttl_seconds": 1}, shell("sleep 60")]))
+    assert answer.code == 1
+    assert "hint: its ttl_seconds were over: box at 20" in answer.out

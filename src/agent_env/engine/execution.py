@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from agent_env.clock import timestamp
@@ -13,7 +14,7 @@ from agent_env.documents.outcomes import Kind, kind_of
 from agent_env.documents.updates import AppendRecord, Json, Update, decode, encode
 from agent_env.engine.context import Committed, Fold, thawed
 from agent_env.engine.events import CLEAN_UP_FAILED, STEP_DONE, STEP_FAILED, STEP_RETRIED, STEP_STARTED
-from agent_env.engine.outcome import described
+from agent_env.engine.outcome import described, expiry_hint
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.run import AttemptRun, Shared
 from agent_env.engine.scheduler import Ended
@@ -189,6 +190,9 @@ class Execution:
         """An error as it is stored, with its `failed_steps` entry."""
         step = attempt.step
         entry = described(error, step.id)
+        margin = timedelta(seconds=self._shared.limits.answer_margin_seconds)  # the place's own clock started a little earlier
+        if expired := expiry_hint(error, self.fold.context, self._shared.clock.now() + margin):
+            entry["hint"] = expired
         entry["failed_step"] = {
             "step_id": step.id,
             "step_type": step.type_name,

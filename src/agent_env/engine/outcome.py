@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
+from agent_env.clock import timestamp
 from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
 from agent_env.documents.updates import Json
 from agent_env.engine.teardown import TeardownReport
-from agent_env.errors import AgentEnvError, ProblemsError
+from agent_env.errors import AgentEnvError, ProblemsError, SandboxUnavailableError, TransportLostError
 
 Word = Literal["passed", "scored below 1", "unscored", "failed", "cancelled"]
 
@@ -70,6 +72,25 @@ def described(error: BaseException, step_id: str | None) -> dict[str, Json]:
     if isinstance(error, AgentEnvError):
         entry.update({name: value for name, value in (("hint", error.hint), ("concerns", error.concerns)) if value})
     return entry
+
+
+def expiry_hint(error: BaseException, context: Mapping[str, Json], now: datetime) -> str | None:
+    """What to do about a sandbox that is gone because its time was up: the place itself is no longer there to say so.
+
+    Args:
+        error: What a step ended in.
+        context: The run's, with the records of its sandboxes and environments.
+        now: By the clock that their `expires_at_utc` is of.
+    """
+    if not isinstance(error, SandboxUnavailableError | TransportLostError):
+        return None
+    records = [*(context.get("deployed_sandboxes") or ()), *(context.get("deployed_envs") or ())]
+    late = timestamp(now)
+    ended = [record for record in records if str(record.get("expires_at_utc") or late) < late]
+    if not ended:
+        return None
+    names = ", ".join(f"{record.get('sandbox_name') or record.get('env_id')!s} at {record['expires_at_utc']}" for record in ended)
+    return f"its ttl_seconds were over: {names}; deploy it with more"
 
 
 def _said(error: BaseException) -> str:
