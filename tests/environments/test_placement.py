@@ -23,7 +23,8 @@ from agent_env.images import BuildContext
 from agent_env.steps.contract import Step
 from tests.engine import parts
 from tests.engine.parts import Noted, engine_at, started
-from tests.environments.bench import HERE, run
+from tests.environments.bench import HERE, run, stock_with
+from tests.environments.test_websites import pages
 
 SCRIPT = r"""
 import http.client, json, os, socket, stat, urllib.parse, urllib.request
@@ -184,8 +185,18 @@ def test_c06_two_runs_at_once_each_find_their_own_at_the_well_known_port(python_
 def test_a_chain_goes_on_to_the_provider_that_can(python_base: str, postgres_image: str, tmp_path: Path) -> None:
     async def body() -> None:
         async with house(tmp_path / "state", provider="gateway") as engine:
-            step = {**deployment(sandbox="rootfs,local"), "env_state_type": "local_postgres"}
-            outcome = await started(engine, [step, code(env_id="env")])
+            artifacts = engine.stores.artifacts
+            images = [
+                put_context(artifacts, name, context)
+                for name, context in (
+                    ("backend__image", stock_with(tmp_path / "backend", "backend").context),
+                    ("pages__image", pages(tmp_path / "pages").context),
+                )
+            ]
+            backend, frontend = ({"id": each.id, "version": each.version, "type": "docker_image"} for each in images)
+            body = {"backend_docker_image_artifact": backend, "frontend_docker_image_artifact": frontend, "environment_name": "shop"}
+            engine.stores.documents.put("envs", "site", "website", {"metadata": {}, "env_provider_type": "gateway", **body})
+            outcome = await started(engine, [deployment("site", sandbox="rootfs,local"), code(env_id="site")])
             record = outcome.context["deployed_envs"][0]
             assert result(outcome)["card"] == record["environment_card"]["name"]
             assert record["sandbox_type"] == "local"

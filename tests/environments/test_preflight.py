@@ -15,8 +15,8 @@ from tests.environments.bench import HERE, run
 NOWHERE = "unix:///nowhere/docker.sock"
 
 
-async def told(root: Path, *, sandbox: str | None, built: bool = True, **fields: Any) -> list[str]:
-    """What a preflight says of a task that deploys one server."""
+async def told(root: Path, *, sandbox: str | None, built: bool = True, website: bool = False, **fields: Any) -> list[str]:
+    """What a preflight says of a task that deploys one server, or one website."""
     async with engine_at(root) as engine:
         artifacts = engine.stores.artifacts
         if built:
@@ -25,7 +25,10 @@ async def told(root: Path, *, sandbox: str | None, built: bool = True, **fields:
             image = put_reference(artifacts, "stock__image", ImageReference.parse("registry.example/stock:1"))
         ref = {"id": image.id, "version": image.version, "type": "docker_image"}
         body = {"metadata": {}, "docker_image_artifact": ref, "environment_name": "tickets", "env_provider_type": "gateway"}
-        engine.stores.documents.put("envs", "env", "mcp_server", body)
+        if website:
+            images = {"backend_docker_image_artifact": ref, "frontend_docker_image_artifact": ref}
+            body = {**images, "metadata": {}, "environment_name": "tickets", "env_provider_type": "gateway"}
+        engine.stores.documents.put("envs", "env", "website" if website else "mcp_server", body)
         step = {"id": "deploy", "type": "deploy_env", "env_id": "env", **({"sandbox_type": sandbox} if sandbox else {}), **fields}
         found = await engine.preflight({"task.json": planned(engine, [step])})
         return [str(problem) for problem in found.problems]
@@ -39,8 +42,8 @@ def test_c08_an_image_that_must_be_built_is_refused_where_images_are_run_by_name
 
 
 def test_the_provider_that_can_is_named(python_base: str, tmp_path: Path) -> None:
-    (problem,) = run(told(tmp_path / "state", sandbox="rootfs", env_state_type="local_postgres"))
-    assert "needs machines for a database" in problem
+    (problem,) = run(told(tmp_path / "state", sandbox="rootfs", website=True))
+    assert "needs machines for websites" in problem
     assert "deploy it with 'local'" in problem
 
 
@@ -58,4 +61,9 @@ def test_without_an_engine_no_server_stands_beside_a_machine(tmp_path: Path, mon
 
 
 def test_a_chain_is_refused_only_where_none_of_it_can(python_base: str, tmp_path: Path) -> None:
-    assert run(told(tmp_path / "state", sandbox="rootfs,local", env_state_type="local_postgres")) == []
+    assert run(told(tmp_path / "state", sandbox="rootfs,local", website=True)) == []
+
+
+def test_a_database_stands_beside_a_machine_or_in_a_sandbox_of_its_own(python_base: str, tmp_path: Path) -> None:
+    for sandbox in ("rootfs", "local"):
+        assert run(told(tmp_path / sandbox, sandbox=sandbox, env_state_type="local_postgres")) == []

@@ -92,6 +92,7 @@ class RunMaking:
             references=await self._kept(wanted.kept),
             attribution=options.attribution,
             restart=wanted.restart,
+            leads=wanted.leads,
         )
         record = await self._shared.sandboxes.deploy(request, self._attempt_id)
         self.made.append(record.sandbox_id)

@@ -82,8 +82,6 @@ def _needs(step: Step, plan: TaskPlan) -> _Needs | None:
     if document is None or document.get("env_provider_type", "gateway") not in BUILT_IN:
         return None
     needs = _Needs()
-    if getattr(step, "env_state_type", None):
-        needs.beside.append("a database")
     for each in _servers(document, plan):
         if each.get("type") == "website" and "websites" not in needs.beside:
             needs.beside.append("websites")

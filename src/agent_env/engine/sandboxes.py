@@ -254,6 +254,7 @@ class Sandboxes:
             epoch=self._lease.epoch,
             token=self._installation.token(self._lease.run_id, sandbox_id),
             restart=request.restart,
+            leads=request.leads,
         )
 
     def _record(self, request: SandboxRequest, spec: SandboxSpec, held: Held, provider: str) -> DeployedSandbox:

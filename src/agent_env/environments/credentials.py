@@ -13,6 +13,7 @@ from agent_env.environments.contract import Making
 DATABASE_PORT = 5432
 DATABASE_NAME = "agentenv"
 DATABASE_HOST = "servicedb"
+_BESIDE = f"{DATABASE_HOST}:{DATABASE_PORT}"
 OWNER, READER = "agentenv_owner", "agentenv_reader"
 """Roles of the database: who sets it up, and who reads the changelog for the gateway."""
 
@@ -32,7 +33,7 @@ def database_password(making: Making, sandbox_id: str, role: str) -> str:
     return making.derive(sandbox_id, "database", role)
 
 
-def database_url(making: Making, sandbox_id: str, role: str, *, schema: str | None = None, host: str = DATABASE_HOST) -> str:
+def database_url(making: Making, sandbox_id: str, role: str, *, schema: str | None = None, at: str = _BESIDE) -> str:
     """How a role reaches the database.
 
     Args:
@@ -40,9 +41,9 @@ def database_url(making: Making, sandbox_id: str, role: str, *, schema: str | No
         sandbox_id: Of the database.
         role: The role.
         schema: What its names without a schema mean first; the role's own where it is a server's.
-        host: The database, as whoever connects calls it.
+        at: The database's host and port, as whoever connects calls it.
     """
-    where = f"{quote(role, safe='')}:{database_password(making, sandbox_id, role)}@{host}:{DATABASE_PORT}/{DATABASE_NAME}"
+    where = f"{quote(role, safe='')}:{database_password(making, sandbox_id, role)}@{at}/{DATABASE_NAME}"
     if schema is None:
         return f"postgresql://{where}"
     doubled = schema.replace('"', '""')

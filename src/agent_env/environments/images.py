@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ import agent_env_sdk
 import agent_env
 from agent_env.documents.stored import Ref
 from agent_env.environments.deploy import plan_of
-from agent_env.environments.providers.gateway_parts import DATABASE_LABEL, LOCAL_POSTGRES
+from agent_env.environments.providers.gateway_parts import wants_database
 
 if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource
@@ -105,13 +106,10 @@ def unnamed_images(
     Raises:
         NotFoundError: Something that it names does not exist.
     """
-    from agent_env.images import BuildRequest
-
     plan = plan_of(lookup.environment(Ref(id=env_id, version=env_version)), lookup, settings=settings)
     if plan.provider != "gateway":
         return []
-    texts = [server.image.context.dockerfile_text() for server in plan.servers if isinstance(server.image, BuildRequest)]
-    database = state_type == LOCAL_POSTGRES or plan.websites or any(f"{DATABASE_LABEL}=postgres" in text for text in texts)
+    database = wants_database(replace(plan, options=replace(plan.options, env_state_type=state_type)))
     found: list[ImageSource] = [plan.gateway_image or gateway_build(settings.base_image, state_root), *plan.database.values()]
     return [*found, settings.database_image] if database and "db" not in plan.database else found
 

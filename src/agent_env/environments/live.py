@@ -14,7 +14,7 @@ from agent_env.documents.records import DeployedEnvironment, DeployedPart
 from agent_env.documents.spelling import near
 from agent_env.environments.client import EnvironmentClient
 from agent_env.environments.contract import CONTROL_DOOR, DEFAULT_ROLE, AgentAccess, Life, Making, Part
-from agent_env.environments.credentials import credentials_of, gateway_key, key_sandbox
+from agent_env.environments.credentials import OWNER, credentials_of, database_password, gateway_key, key_sandbox
 from agent_env.environments.faults import EnvironmentUnreachableError
 from agent_env.environments.http import new_client, read_json
 from agent_env.environments.readiness import eager, listening
@@ -249,7 +249,7 @@ class GatewayEnvironment(RecordedEnvironment):
         from agent_env.environments.servicedb import answering
 
         database = self._record.parts[DATABASE]
-        await answering(place, self._making, database.sandbox_id)
+        await answering(place, database_password(self._making, database.sandbox_id, OWNER), self._making, database.port)
 
     async def _revived(self, place: Place) -> None:
         """Waits until it serves again, with its servers as far as they are there, and has the keeper carry for it again."""

@@ -35,6 +35,8 @@ class SandboxWanted:
     """Further secrets, which nobody can derive again: this installation keeps them, so that whoever comes back can tell them again."""
     restart: bool = False
     """Its command keeps all it knows in files, and is started again when it was killed."""
+    leads: Mapping[int, int] = field(default_factory=dict)
+    """Port of its own loopback → port of this machine's that it leads to before its command starts."""
     cpu: float = 0.0
     memory_bytes: int = 0
     disk_bytes: int = 0

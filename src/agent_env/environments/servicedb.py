@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from agent_env.documents.records import DeployedPart
-from agent_env.environments.contract import ContainerWanted, Making
+from agent_env.environments.contract import ContainerWanted, DeployPlan, Making, SandboxWanted
 from agent_env.environments.credentials import (
     DATABASE_HOST,
     DATABASE_NAME,
@@ -20,14 +21,17 @@ from agent_env.environments.credentials import (
 )
 from agent_env.environments.images import name_of
 from agent_env.environments.readiness import listening
-from agent_env.errors import InfrastructureError
+from agent_env.errors import InfrastructureError, UnsupportedError
 from agent_env.places import Command, Place
+from agent_env.sandboxes.contract import LeadsToHost
 from agent_env.waiting import deadline, poll
 
 if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource
 
 _IMAGE_USER_VARIABLES = {"POSTGRES_USER": OWNER, "POSTGRES_DB": DATABASE_NAME}
+_PASSWORDS_ALWAYS = {"POSTGRES_INITDB_ARGS": "--auth-host=scram-sha-256 --auth-local=trust"}
+"""Whoever comes through a relay comes from the database's own loopback, which the official image trusts by itself."""
 _RESERVED = re.compile(r"pg_.*|public|information_schema|agent_env_internal|agentenv_owner|agentenv_reader|none")
 
 
@@ -75,25 +79,80 @@ async def deploy_database(
         port=DATABASE_PORT,
         image=name_of(image),
     )
-    await answering(place, making, sandbox_id)
+    await answering(place, password, making)
     await run_sql(place, password, prepared(making, sandbox_id, servers), making, "preparing the database")
     return Database(part, place)
 
 
-async def answering(place: Place, making: Making, sandbox_id: str) -> None:
+async def deploy_database_apart(plan: DeployPlan, making: Making, image: ImageSource, servers: Sequence[str], port: int) -> Database:
+    """The same in a sandbox of its own, where it answers on this machine's loopback to those who have a password.
+
+    Args:
+        plan: Whose database it is.
+        making: Makes the sandbox.
+        image: As of `deploy_database`.
+        servers: Names of servers; each gets a role and a schema.
+        port: Where it listens in its sandbox.
+
+    Raises:
+        UnsupportedError: Servers could not reach it.
+        SandboxUnavailableError: It ended.
+        DeadlineError: It was not ready in time.
+        InfrastructureError: It could not be prepared, or lets in whoever comes.
+    """
+    # Passwords are derived of the sandbox's id, which nobody knows before there is one; this one is good for nothing afterwards.
+    first = making.secret(secrets.token_hex(24))
+    wanted = SandboxWanted(
+        DATABASE_HOST,
+        mode="container",
+        image=image,
+        ports=(port,),
+        env={**_IMAGE_USER_VARIABLES, **_PASSWORDS_ALWAYS, "PGPORT": str(port)},
+        secrets={"POSTGRES_PASSWORD": first},
+        restart=True,
+    )
+    held = await making.sandbox(wanted, plan)
+    if (await making.capabilities()).own_network and not isinstance(held.sandbox, LeadsToHost):
+        why = f"nothing beside the sandboxes of {making.sandbox_provider!r} can be led to from inside them"
+        raise UnsupportedError(f"servers could not reach the database: {why}", concerns=DATABASE_HOST, hint="deploy it with 'local'")
+    place, sandbox_id, published = await held.sandbox.machine(), held.sandbox.info.sandbox_id, held.sandbox.published
+    await answering(place, first, making, port)
+    password = database_password(making, sandbox_id, OWNER)
+    change = f"ALTER ROLE {identifier(OWNER)} PASSWORD {literal(password)};\n"
+    await run_sql(place, first, change + prepared(making, sandbox_id, servers), making, "preparing the database")
+    if (await place.run(_psql("SELECT 1;", first))).ok:
+        raise InfrastructureError(
+            f"the database of {name_of(image)} lets in whoever comes from its own loopback, as servers do here",
+            concerns=DATABASE_HOST,
+            hint="use an image that takes POSTGRES_INITDB_ARGS as the official one does, or deploy it with 'local'",
+        )
+    part = DeployedPart(
+        kind="database",
+        name=DATABASE_HOST,
+        sandbox_id=sandbox_id,
+        container_name=DATABASE_HOST,
+        port=port,
+        host_port=published.host_ports.get(port, port),
+        image=name_of(image),
+    )
+    return Database(part, place)
+
+
+async def answering(place: Place, password: str, making: Making, port: int = DATABASE_PORT) -> None:
     """Waits until the database takes queries, which is later than it listens.
 
     Args:
         place: The database.
-        making: Derives its owner's password.
-        sandbox_id: Of the database.
+        password: Its owner's.
+        making: Has the limits.
+        port: Where it listens.
 
     Raises:
         ContainerNotRunningError: It ended; the message has the end of its log.
         DeadlineError: It was not ready in time.
     """
-    password, seconds = database_password(making, sandbox_id, OWNER), making.limits.database_ready_seconds
-    await listening(place, DATABASE_PORT, what="the database", seconds=seconds, limits=making.limits)
+    seconds = making.limits.database_ready_seconds
+    await listening(place, port, what="the database", seconds=seconds, limits=making.limits)
 
     async def asked() -> bool | None:
         done = await place.run(_psql("SELECT 1;", password))

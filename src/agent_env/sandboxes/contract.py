@@ -104,6 +104,9 @@ class SandboxSpec:
     """The place's token: HMAC(installation key, run id, sandbox id). Never stored."""
     restart: bool = False
     """Of a container: its command is started again when it was killed, where its provider can do that. The place stays the same."""
+    leads: Mapping[int, int] = field(default_factory=dict)
+    """Port of its own loopback → port of this machine's that it leads to before its command starts, of providers whose sandboxes are
+    `LeadsToHost`. One that shares this machine's loopback has none of its own, and is told none."""
 
     @property
     def network_mode(self) -> NetworkMode:

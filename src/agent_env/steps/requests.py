@@ -40,6 +40,8 @@ class SandboxRequest:
     attribution: Mapping[str, str] = field(default_factory=dict)
     restart: bool = False
     """Its command is started again when it was killed; see `SandboxSpec`."""
+    leads: Mapping[int, int] = field(default_factory=dict)
+    """See `SandboxSpec`."""
 
 
 @dataclass(frozen=True, slots=True)

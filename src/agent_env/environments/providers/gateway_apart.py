@@ -6,15 +6,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent_env_sdk.wire.names import DATABASE_VARIABLE
+
 from agent_env.documents.records import DeployedEnvironment, DeployedPart
 from agent_env.environments.contract import DOOR, DeployPlan, Held, Making, SandboxWanted, ServerPlan
-from agent_env.environments.credentials import gateway_key, key_sandbox
+from agent_env.environments.credentials import DATABASE_PORT, READER, database_url, gateway_key, key_sandbox
 from agent_env.environments.faults import EnvironmentUnreachableError, NotAdvertisedError
 from agent_env.environments.images import gateway_source, name_of
 from agent_env.environments.live import RecordedEnvironment
-from agent_env.environments.providers.gateway_parts import LOCAL_POSTGRES, Standing, gateway_name, gateway_variables, server_variables
+from agent_env.environments.providers.gateway_parts import Standing, gateway_name, gateway_variables, server_variables, wants_database
 from agent_env.environments.readiness import alive, listening
-from agent_env.environments.records import GATEWAY
+from agent_env.environments.records import DATABASE, GATEWAY
+from agent_env.environments.servicedb import deploy_database_apart
 from agent_env.errors import EngineFailedError, InfrastructureError, PortTakenError, UnsupportedError
 from agent_env.places import Place, Shape
 from agent_env.places.endpoint import LOOPBACK
@@ -38,7 +41,6 @@ async def deploy_apart(plan: DeployPlan, making: Making) -> Standing:
     """
     needs = [
         *(["websites"] if plan.websites else []),
-        *(["a database"] if plan.options.env_state_type == LOCAL_POSTGRES or plan.database else []),
         *(["the database's inspection tools"] if plan.options.inspection else []),
     ]
     if needs:
@@ -48,7 +50,15 @@ async def deploy_apart(plan: DeployPlan, making: Making) -> Standing:
             concerns=plan.env_id,
             hint="deploy it with 'local'",
         )
-    own_network = (await making.capabilities()).own_network
+    capabilities = await making.capabilities()
+    if wants_database(plan) and not capabilities.on_this_machine:
+        raise UnsupportedError(
+            f"environment {plan.env_id!r} has a database, whose servers reach it over this machine's loopback, and the sandboxes of "
+            f"{making.sandbox_provider!r} are elsewhere",
+            concerns=plan.env_id,
+            hint="deploy it with 'local', or 'rootfs'",
+        )
+    own_network = capabilities.own_network
     return await _Apart(plan, making, own_network).stand()
 
 
@@ -60,15 +70,31 @@ class _Apart:
     parts: dict[str, DeployedPart] = field(default_factory=dict)
     with_card: set[str] = field(default_factory=set)
     sandbox_type: str = ""
+    database: DeployedPart | None = None
     ports: Iterator[int] = field(default_factory=lambda: filter(is_free, candidates()))
 
     async def stand(self) -> Standing:
         plan = self.plan
         image = await gateway_source(plan, self.making)
+        if wants_database(plan):
+            self.making.tell("starting the database")
+            names, port = [server.name for server in plan.servers], self._port(DATABASE_PORT)
+            source = plan.database.get("db") or self.making.settings.database_image
+            self.database = (await deploy_database_apart(plan, self.making, source, names, port)).part
         await together(self._server(server) for server in plan.servers)
         own, place = await self._gateway(image)
         parts = {server.name: self.parts[server.name] for server in plan.servers}
+        parts |= {DATABASE: self.database} if self.database is not None else {}
         return Standing(own, place, self.sandbox_type, {**parts, GATEWAY: own}, self.with_card)
+
+    def _database_url(self, database: DeployedPart, role: str, schema: str | None = None) -> str:
+        """How a sandbox reaches the database: over its own loopback, which leads there, or over this machine's."""
+        at = f"{LOOPBACK}:{DATABASE_PORT if self.own_network else database.host_port}"
+        return database_url(self.making, database.sandbox_id, role, schema=schema, at=at)
+
+    @property
+    def _leads(self) -> Mapping[int, int]:
+        return {DATABASE_PORT: int(self.database.host_port or 0)} if self.database is not None and self.own_network else {}
 
     def _port(self, wanted: int) -> int:
         """A port inside a sandbox: the well-known one where it has ports of its own, else whatever is free on this machine."""
@@ -83,8 +109,10 @@ class _Apart:
             mode="container",
             image=server.image,
             ports=(port,),
-            env=server_variables(server, port, database=False),
+            env=server_variables(server, port, database=self.database is not None),
+            secrets={DATABASE_VARIABLE: self._database_url(self.database, server.name, server.name)} if self.database is not None else {},
             kept=self.plan.options.secrets,
+            leads=self._leads,
         )
         making.tell(f"starting {server.name}")
         held = await making.sandbox(wanted, self.plan)
@@ -128,11 +156,13 @@ class _Apart:
     # the gateway
 
     async def _gateway(self, image: ImageSource) -> tuple[DeployedPart, Place]:
+        from agent_env.gateway.config import DATABASE_VARIABLE as GATEWAY_DATABASE
         from agent_env.gateway.config import KEY_VARIABLE
 
         making, plan = self.making, self.plan
         agents, control = self._port(AGENT_DOOR), self._port(DOOR)
         ways = self._ways()
+        reads = {GATEWAY_DATABASE: self._database_url(self.database, READER)} if self.database is not None else {}
         servers: list[Mapping[str, object]] = [{"name": name, "url": f"http://{LOOPBACK}:{port}"} for name, (port, _) in ways.items()]
         wanted = SandboxWanted(
             GATEWAY,
@@ -148,7 +178,8 @@ class _Apart:
                 control_door=f"{LOOPBACK}:{control}",
                 clock_url=f"http://{LOOPBACK}:{agents}/clock/time",
             ),
-            secrets={KEY_VARIABLE: gateway_key(making, key_sandbox(self.parts))},
+            secrets={KEY_VARIABLE: gateway_key(making, key_sandbox(self.parts)), **reads},
+            leads=self._leads,
         )
         making.tell("starting the gateway")
         held = await making.sandbox(wanted, plan)

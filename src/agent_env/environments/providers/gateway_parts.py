@@ -89,10 +89,18 @@ def refuse_elsewhere(plan: DeployPlan, making: Making, capabilities: Capabilitie
         )
 
 
+def wants_database(plan: DeployPlan) -> bool:
+    """Whether a database is asked for, as far as documents, options and what images are built of tell."""
+    from agent_env.images import BuildRequest
+
+    texts = [server.image.context.dockerfile_text() for server in plan.servers if isinstance(server.image, BuildRequest)]
+    asked = plan.options.env_state_type == LOCAL_POSTGRES or bool(plan.database) or bool(plan.websites)
+    return asked or any(f"{DATABASE_LABEL}=postgres" in text for text in texts)
+
+
 def needs_database(plan: DeployPlan, said: Iterable[ImageSays]) -> bool:
     """Whether a database stands beside the servers: it costs seconds and memory, so only where something asks for it."""
-    asked = plan.options.env_state_type == LOCAL_POSTGRES
-    return asked or bool(plan.websites) or bool(plan.database) or any(each.database for each in said)
+    return wants_database(plan) or any(each.database for each in said)
 
 
 def server_variables(server: ServerPlan, port: int, *, database: bool) -> dict[str, str]:

@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 
@@ -96,6 +97,7 @@ class RootfsProvider(Confining):
         spec = control.bounded(self.machine, spec)
         network, work_dir = choose(spec.network_mode, self._options.network, self.machine), new_work_dir(self._work_root, spec.sandbox_id)
         facts = first_facts(spec, work_dir, network, self.machine, home=self._records.home, notes=self._notes())
+        facts = replace(facts, leads={str(port): at for port, at in spec.leads.items()})
         self._records.open(facts)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self._life.undo, self._life.remove, spec.sandbox_id)
