@@ -30,6 +30,8 @@ def looks(name: str, command: str) -> dict[str, Any]:
 
 def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their_steps_act_there(user: Operator) -> None:
     told = json.dumps([{"shell": "hostname"}, {"say": "{last}"}])
+    plays = [{"message": "more", "done": False, "mood": "calm"}, {"message": "", "done": True}]
+    user_script = json.dumps({"turns": [[{"say": json.dumps(said)}] for said in plays]})
     on_box, tiny = {"sandbox_name": "box"}, {"a2a_agent_id": "tiny"}
     steps = [
         BOX,
@@ -37,8 +39,10 @@ def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their
          "command_override": "sleep 1000"},
         {"id": "a", "type": "install_agent", **on_box, **tiny, "agent_name": "a", "workspace_dir": "/app"},
         {"id": "b", "type": "install_agent", **on_box, **tiny, "agent_name": "b", "workspace_dir": "/srv", "container_name": "job"},
-        {"id": "c", "type": "deploy_agent", "sandbox_name": "box", "a2a_agent_id": SCRIPTED, "agent_name": "c"},
+        {"id": "c", "type": "deploy_agent", "sandbox_name": "box", "a2a_agent_id": SCRIPTED, "agent_name": "c",
+         "env_vars": {"AGENTENV_SCRIPT": user_script}},
         ask("a", "models"), ask("b", "models"), ask("c", told),
+        {**ask("a"), "id": "talk", "max_conversation_turns": 5, "user_agent_name": "c"},
         looks("a", "test ! -f /.dockerenv && test -d /tmp/install-agent-a"),
         looks("b", "test -f /.dockerenv && test -d /tmp/install-agent-b"),
         looks("c", "test -f /.dockerenv && test -d /workspace"),
@@ -52,7 +56,11 @@ def test_agents_stand_on_a_machine_in_a_container_and_beside_a_machine_and_their
         (run,) = user.scores(folder)
     assert (run["status"], run["scores"]) == ("completed", {"a": 1.0, "b": 1.0, "c": 1.0, "still": 1.0}), run["error"]
     context = user.told(run["run_id"])
-    agents, answers = context["agents"], {each["agent_name"]: each["response"] for each in context["prompt_responses"]}
+    *alone, talk = context["prompt_responses"]
+    assert [parts and parts[0]["text"] for parts in talk["source_agent_per_turn_prompt_parts"]] == [None, "more"]
+    assert context["metadata"]["models"]["user simulator"] == {"talk": None}
+    assert context["metadata"]["usersim_turn_outputs"] == {"talk": [{"mood": "calm"}, None]}
+    agents, answers = context["agents"], {each["agent_name"]: each["response"] for each in alone}
     # Both were given a token that they ask of whoever speaks to them, and another by which the broker lets them in.
     assert answers["a"].split()[2:] == ["/app", "True", "from-a-model"]
     assert answers["b"].split()[1:] == [agents["b"]["container_id"][:12], "/srv", "True", "from-a-model"]

@@ -139,6 +139,13 @@ def test_justifications_that_were_written_once_for_all_are_asked_for_again(tmp_p
     assert "6 criteria have the same justification" in seen["asked"][1]["messages"][-1]["content"]
 
 
+def test_a_batch_whose_justifications_say_next_to_nothing_is_asked_for_again(tmp_path: Path) -> None:
+    results = [{"id": f"c{number}", "justification": f"Yes, {number}.", "score": 1} for number in range(1, 5)]
+    seen = _judge(tmp_path, json.dumps({"results": results}), honest, judge_batch_size=2)
+    assert "4 justifications are shorter than 20 characters" in seen["asked"][1]["messages"][-1]["content"]
+    assert seen["judge_output_retries"] == 1
+
+
 def test_a_model_that_can_not_be_asked_is_a_fault_of_the_world_and_no_score(tmp_path: Path) -> None:
     with pytest.raises(ModelUnavailableError):
         _judge(tmp_path)
@@ -326,6 +333,11 @@ def test_a_judge_sees_what_the_agent_did_without_what_is_not_evidence(tmp_path: 
             await run.do(hidden)
             trajectory = json.loads(run.models.asked[1]["messages"][1]["content"])["evidence"]["trajectory"]
             assert [list(each) for each in trajectory] == [["user"], ["thinks"], ["agent"]]
+            run.user_overrides = {"apply_trajectory_filter": False}
+            await run.do({**hidden, "id": "l"})
+            trajectory = json.loads(run.models.asked[2]["messages"][1]["content"])["evidence"]["trajectory"]
+            assert [list(each) for each in trajectory] == [["user"], ["thinks", "calls"], ["agent"]]
+            assert run.metadata["models"]["judge"] == {"rubrics_verifier": "judge-model", "k": "judge-model", "l": "judge-model"}
 
     asyncio.run(body())
 

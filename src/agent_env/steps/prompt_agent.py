@@ -48,6 +48,8 @@ class Prompted(StepResult):
     """By environment: where the log of its triggers is."""
     states: Sequence[Mapping[str, Json]] = ()
     """What was saved of the agent's state meanwhile."""
+    simulator: tuple[str | None] | None = None
+    """The model of whoever played the user, where an agent did."""
     error: AgentEnvError | None = None
 
     def updates(self) -> Iterator[Update]:
@@ -55,6 +57,8 @@ class Prompted(StepResult):
         yield AppendRecord("prompt_responses", self.record.to_json())
         yield SetMetadata(("a2a_conversations", self.step_id), dict(self.conversation))
         yield SetMetadata(("models", "solver", self.step_id), self.model)
+        if self.simulator is not None:
+            yield SetMetadata(("models", "user simulator", self.step_id), self.simulator[0])
         for path, value in self.simulated.items():
             yield SetMetadata((path, self.step_id), value)
         for env_id, log in self.env_triggers.items():
@@ -232,6 +236,7 @@ class PromptAgent(Step, type="prompt_agent"):
             model=model,
             simulated=counterpart.results() if counterpart is not None else {},
             states=series.rows if series is not None else (),
+            simulator=(counterpart.config.get("model"),) if counterpart is not None and counterpart.simulated else None,
             error=error or unsaved,
         )
 

@@ -36,10 +36,14 @@ class Judgement(StepResult):
     facts: Mapping[str, Json] = field(default_factory=dict)
     beside: Judgement | None = None
     """The mistakes, where a rubric was asked for as well."""
+    step_id: str | None = None
+    """Whose judge it was, where one was asked."""
 
     def updates(self) -> Iterator[Update]:
         """Puts the verification under its id, and that of mistakes under its own."""
         yield SetMetadata(("verifications", self.verifier_id), {"results": list(self.rows), "score": self.score, **self.facts})
+        if self.step_id is not None:
+            yield SetMetadata(("models", "judge", self.step_id), self.facts.get("judge_model"))
         if self.beside is not None:
             yield from self.beside.updates()
 

@@ -7,7 +7,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_env.verifiers.judging.agreement import Labelled, agreement
@@ -85,11 +85,12 @@ class Work:
             mistakes = await self._mistakes(self._question(shown, gallery, Format.EVIDENCE), shown, pictures, beside=judged is not None)
         found = judged or mistakes
         assert found is not None
-        return found if judged is None else Judgement(found.verifier_id, found.score, found.rows, found.facts, beside=mistakes)
+        return replace(found, step_id=step.id, beside=mistakes if judged is not None else None)
 
     def _asked(self) -> Asked:
         step = self.step
-        chosen = step.trajectory_filter or TrajectoryFilter()
+        whole = self.run.run_overrides().get("apply_trajectory_filter") is False
+        chosen = TrajectoryFilter(include_thinking=True) if whole else step.trajectory_filter or TrajectoryFilter()
         context = step.run_context_for_judge or ()
         return Asked(
             trajectory=chosen.shown if step.use_trajectory else None,

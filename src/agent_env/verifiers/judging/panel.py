@@ -201,4 +201,4 @@ def _batches(question: Question, size: int | None) -> Iterator[Question]:
     criteria: Sequence[Any] = question.criteria
     step = size or len(criteria)
     for start in range(0, len(criteria), step):
-        yield replace(question, criteria=criteria[start : start + step])
+        yield replace(question, criteria=criteria[start : start + step], batched=size is not None)

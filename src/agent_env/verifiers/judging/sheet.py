@@ -40,6 +40,8 @@ _HOLDS, _HOLDS_NOT = "+", "-"
 """Names of the controls."""
 _BULK_LEAST, _BULK_SHARE = 5, 0.25
 """From how many equal justifications on, and from what share of all, they are no judgements (reference)."""
+_SHORT_CHARACTERS, _SHORT_SHARE = 20, 0.5
+"""What justification is a short one, and from what share of short ones on a batch was not judged one by one (reference)."""
 _SNAPS_AT: Final = 0.5
 
 
@@ -57,6 +59,9 @@ class Question:
     controls: bool = True
     gallery: Gallery = field(default_factory=Gallery)
     """Screenshots, of which each judgement is shown some."""
+
+    batched: bool = False
+    """Its criteria are some of several batches."""
 
     def shown(self) -> Sequence[Screenshot]:
         """The screenshots for these criteria."""
@@ -205,7 +210,7 @@ class _Sheet:
         missing = [name for name in self._names if name not in answers]
         if missing and not complaints:
             complaints.append(f"nothing is said of {', '.join(missing)}")
-        return answers, complaints or _bulk(answers)
+        return answers, complaints or _bulk(answers, batched=self._question.batched)
 
     def _answer(self, name: str, result: Mapping[str, Json]) -> tuple[_Answer | None, list[str]]:
         score, format = read_score(result.get("score")), self._question.format
@@ -270,10 +275,13 @@ def closed(properties: Mapping[str, Json]) -> dict[str, Json]:
     return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
 
 
-def _bulk(answers: _Answers) -> list[str]:
-    """Justifications that were written once for many criteria (reference)."""
+def _bulk(answers: _Answers, *, batched: bool) -> list[str]:
+    """Justifications that were written once for many criteria, and of a batch those that say next to nothing (reference)."""
     said = Counter(answer.justification.strip().casefold() for answer in answers.values())
     most = max(said.values(), default=0)
     if most >= max(_BULK_LEAST, _BULK_SHARE * len(answers)):
         return [f"{most} criteria have the same justification"]
+    short = sum(len(answer.justification.strip()) < _SHORT_CHARACTERS for answer in answers.values())
+    if batched and short >= _SHORT_SHARE * len(answers):
+        return [f"{short} justifications are shorter than {_SHORT_CHARACTERS} characters"]
     return []
