@@ -76,6 +76,7 @@ async def deploy(plan: AgentPlan, making: Making) -> RecordedAgent:
         agent_version=plan.agent_version,
         brokered=plan.brokered,
         shared_loopback=plan.shared_loopback,
+        default_model=plan.default_model,
     )
     live = RecordedAgent(record, making, shape=stands.shape, token=token)
     try:

@@ -17,7 +17,10 @@ from agent_env.errors import ProblemsError
 Json = Any
 Placement = Literal["vm", "container", "in_container", "on_machine"]
 WELL_KNOWN_CARD = "/.well-known/agent-env.json"
-_OURS = ("container_id", "placement", "parts", "container_name", "a2a_port", "agent_id", "agent_version", "brokered", "shared_loopback")
+_OURS = (
+    *("container_id", "placement", "parts", "container_name", "a2a_port", "agent_id", "agent_version", "brokered", "shared_loopback"),
+    "default_model",
+)
 
 
 class Record(BaseModel):
@@ -98,6 +101,8 @@ class DeployedAgent(Record):
     """It asks models through the run's broker, on its own loopback."""
     shared_loopback: bool = False
     """That loopback is the machine's."""
+    default_model: str | None = None
+    """What it asks where nobody names a model: its document's word, else the configuration's."""
 
     @property
     def recorded(self) -> Placement:

@@ -156,7 +156,8 @@ class Agents:
             env[_URL_VARIABLE] = given.pop(_URL_VARIABLE)  # an address is no secret, and an engine tells it again by itself
         key = models_reference(plan.agent_name, request.model_role) if access.brokered else self._shared.models().reference_of(access.token)
         references = {**({_KEY_VARIABLE: key} if key and _KEY_VARIABLE in given else {}), **plan.references}
-        return replace(plan, env=env, secrets={**given, **plan.secrets}, references=references, brokered=access.brokered)
+        secrets, model = {**given, **plan.secrets}, access.model or plan.default_model
+        return replace(plan, env=env, secrets=secrets, references=references, brokered=access.brokered, default_model=model)
 
     async def _deploy_with(self, provider: str, wanted: _Wanted) -> DeployedAgent:
         making = AgentMaking(self._shared, attempt_id=wanted.attempt_id, sandbox_provider=provider, tell=wanted.tell, env_id="")

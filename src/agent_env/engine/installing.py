@@ -118,6 +118,7 @@ class Installing:
             a2a_port=recipe.port,
             agent_id=document.id,
             agent_version=document.version,
+            default_model=document.default_model,
         )
 
     async def _models(self, document: AgentDocument, held: Held, record: DeployedAgent) -> tuple[ModelAccess | None, DeployedAgent]:
@@ -127,6 +128,8 @@ class Installing:
             return None, record
         shared = on_machine and not (await held.provider.capabilities()).own_network and held.sandbox.network.mode is NetworkMode.ALLOW_ALL
         access = await self.shared.models().access(self.request.agent_name, model=document.default_model, shared_loopback=shared)
+        if access is not None:
+            record = record.model_copy(update={"default_model": access.model})
         if access is None or not access.brokered:
             return access, record
         record = record.model_copy(update={"brokered": True, "shared_loopback": shared})

@@ -117,7 +117,7 @@ async def counterpart_of(step: PromptAgent, run: Run) -> Counterpart:
     record = run.agent_record(step.user_agent_name)
     simulated = record.sandbox_id is not None
     overrides = run.run_overrides()
-    model = run.overrides().get("user_model") or overrides.get("user_model") or step.user_model
+    model = run.overrides().get("user_model") or overrides.get("user_model") or step.user_model or record.default_model
     config = {"output_format": step.user_output_format or dict(DEFAULT_FORMAT), "model": model} if simulated else {}
     agent = await run.agent(step.user_agent_name)
     rules = await Rules.of(run, agent)

@@ -230,7 +230,7 @@ class DeployAgent(Step, type="deploy_agent"):
                 told["changelog"] = await agent_changes.begun(run, agent)
 
         record = await run.deploy_agent(replace(self._request(run), prepare=prepare))
-        return AgentDeployed(record, told=told)
+        return AgentDeployed(record, default_model=first_model(run, record), told=told)
 
     def _request(self, run: Run) -> AgentRequest:
         own, overrides = run.overrides(), run.run_overrides()
@@ -270,6 +270,11 @@ class DeployAgent(Step, type="deploy_agent"):
     def _attribution(self, run: Run) -> Mapping[str, str]:
         task = run.metadata.get("task_id") or run.task_id
         return {**(self.metadata.get("attribution") or {}), "pipeline_step": f"{task}_{self.id}", "run_id": run.instance_id}
+
+
+def first_model(run: Run, record: DeployedAgent) -> str | None:
+    """The model of a run whose task names none: that of the first agent which has one. None where it is set already."""
+    return None if run.context.get("default_agent_model") else record.default_model
 
 
 def skill_of(skill: Mapping[str, Json], run: Run) -> InlineSkill:

@@ -10,7 +10,7 @@ from pydantic import Field
 from agent_env.documents.updates import Json
 from agent_env.errors import PlacementError, Problem, UserError
 from agent_env.steps.contract import EntityRef, InstallRequest, OnResume, Plan, Run, Step
-from agent_env.steps.deploy_agent import AgentDeployed
+from agent_env.steps.deploy_agent import AgentDeployed, first_model
 from agent_env.steps.fields import OptionalName, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
 
@@ -76,7 +76,8 @@ class InstallAgent(Step, type="install_agent"):
             ports={} if self.container_name else ports,
             workspace_dir=self.workspace_dir,
         )
-        return AgentDeployed(await run.install_agent(request))
+        record = await run.install_agent(request)
+        return AgentDeployed(record, default_model=first_model(run, record))
 
     def _container(self, run: Run) -> Mapping[str, Json]:
         records: list[Any] = [

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Self
 from agent_env_sdk.wire.parts import Part, TextPart
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from agent_env.agents.contract import Outgoing, Turn
+from agent_env.agents.contract import LiveAgent, Outgoing, Turn
 from agent_env.agents.endings import AGENT, INFRASTRUCTURE, failure_of, message_of, whose
 from agent_env.broker.contract import Refusal
 from agent_env.documents.records import PromptResponse
@@ -207,7 +207,7 @@ class PromptAgent(Step, type="prompt_agent"):
         counterpart = await counterpart_of(self, run) if self.max_conversation_turns > 1 else None
         every = max(self.poll_interval_seconds, _LEAST_POLL)
         prompting = Prompting(run, agent, self.agent_name, every_seconds=every)
-        model = self._model(run)
+        model = self._model(run, agent)
         context_id = self.context_id or str(uuid.uuid5(uuid.NAMESPACE_OID, run.attempt_id))
         config = self.snapshot_config
         series = Series(run, agent, config, step_id=self.id, context_id=context_id) if config is not None else None
@@ -272,9 +272,9 @@ class PromptAgent(Step, type="prompt_agent"):
             return [{"kind": "text", "text": self.prompt}]
         return [readable(part, run) for part in self.parts]
 
-    def _model(self, run: Run) -> str | None:
-        context = run.context
-        found = run.overrides().get("model") or context.get("agent_model") or self.model or context.get("default_agent_model")
+    def _model(self, run: Run, agent: LiveAgent) -> str | None:
+        named = run.overrides().get("model") or run.context.get("agent_model") or self.model
+        found = named or agent.record.default_model or run.context.get("default_agent_model")
         return str(found) if found else None
 
     def _settings(self, run: Run, model: str | None) -> dict[str, Json]:

@@ -129,7 +129,8 @@ async def judge_of(step: RubricsVerifier, run: Run, model: str | None) -> AsyncI
     elif by_agent and agent_id:
         record = await run.deploy_agent(_judging_agent(step, run, str(agent_id)))
         try:
-            yield AgentJudge(run, step.id, record.agent_name, given, step.judge_timeout_seconds, record)
+            own = {"model": record.default_model} if record.default_model else {}
+            yield AgentJudge(run, step.id, record.agent_name, {**own, **given}, step.judge_timeout_seconds, record)
         finally:
             gone = run.teardown_sandbox(str(record.sandbox_id))
             await shielded(gone, seconds=run.limits.teardown_seconds, what=f"removing the judging agent of {step.id!r}")
