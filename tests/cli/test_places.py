@@ -190,6 +190,8 @@ def test_cp_mistakes_are_one_line(cli: Cli, kept: str) -> None:
     assert cli("cp", "a", "b").code == 2
     assert "ENOENT" in cli("cp", f"{kept}:/app/none", ".").err
     assert cli("cp", "none", f"{kept}:/app").code == 2
+    cli.write("file", "x")
+    assert cli("cp", f"{kept}:/app/d", "file").err == "error: file can't be written: File exists\n"
 
 
 def test_sides_of_a_copy_are_told_apart() -> None:

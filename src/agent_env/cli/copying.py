@@ -88,7 +88,10 @@ async def copy_out(place: Place, remote: Remote, destination: Path) -> Copied:
             skipped.append(str(entry.path))
         else:
             wanted[entry.path], entries[entry.path] = local, entry
-    inside.mkdir(parents=True, exist_ok=True)
+    try:
+        inside.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TransferError(f"{inside} can't be written: {error.strerror}") from error
     copied = await _fetch(place, wanted, entries)
     return Copied(copied.files, copied.bytes, (*skipped, *copied.skipped))
 
