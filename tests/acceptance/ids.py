@@ -2,7 +2,6 @@
 
 Left out, because nothing in these parts could be asked:
     TP-03  time limits of a foreign task format: comes with the formats.
-    A19: needs deployed agents.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 TESTS = Path(__file__).parents[1]
 
 PLACEMENT = """
-A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A14 A15 A16 A17 A18 B1 B2 B3 B4 B5 B6 B7 B8 B9 B10 B11 B12 B13 B14 B15
+A1 A2 A3 A4 A5 A6 A7 A8 A9 A10 A11 A12 A13 A14 A15 A16 A17 A18 A19 B1 B2 B3 B4 B5 B6 B7 B8 B9 B10 B11 B12 B13 B14 B15
 C1 C2 C3 C4 C5 C6 C7 C8 C9 C10 C11 C12 C13 C14 D1 D2 D3 D4 D5 D6 D7 D8
 """
 FAULTS = "F1 F2 F4 F5 F6 F8 F9 F11 F13 F15 F16 F18 F19 F20 F23 F24"

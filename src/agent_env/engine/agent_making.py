@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -120,12 +121,13 @@ class AgentMaking(RunMaking):
 
     async def _lead(self, record: DeployedAgent, place: Place, ports: Mapping[int, int]) -> None:
         sandbox_id = str(record.sandbox_id)
-        if _beside(record) is not None and record.recorded == "in_container":
-            await self._carry_beside(sandbox_id, record, place, ports)
-            return
-        held = await self._shared.sandboxes.hold(sandbox_id, record.sandbox_type)
-        if isinstance(held.sandbox, LeadsToHost):
-            await held.sandbox.lead_to_host(ports)
+        async with self._shared.leading.setdefault(place.id, asyncio.Lock()):  # what is led there grows: nobody may carry less than before
+            if _beside(record) is not None and record.recorded == "in_container":
+                await self._carry_beside(sandbox_id, record, place, ports)
+                return
+            held = await self._shared.sandboxes.hold(sandbox_id, record.sandbox_type)
+            if isinstance(held.sandbox, LeadsToHost):
+                await held.sandbox.lead_to_host(ports)
 
     async def _carry_beside(self, sandbox_id: str, record: DeployedAgent, place: Place, ports: Mapping[int, int]) -> None:
         from agent_env.containers import ContainerPlace

@@ -133,9 +133,10 @@ class Agents:
 
     async def _standing_on(self, plan: AgentPlan, making: AgentMaking) -> AgentPlan:
         """Where places share this machine's loopback, it is one of many there: it takes a port that is free, and answers nobody outside."""
-        able, policy = await making.capabilities(), SandboxSpec("", network=plan.network).network_mode
-        alone = plan.sandbox_id is None and able.shape is Shape.CONTAINER_SHAPED and policy is NetworkMode.ALLOW_ALL
-        if not alone or able.own_network:
+        if plan.sandbox_id is not None or SandboxSpec("", network=plan.network).network_mode is not NetworkMode.ALLOW_ALL:
+            return plan
+        able = await making.capabilities()
+        if able.shape is not Shape.CONTAINER_SHAPED or able.own_network:
             return plan
         return replace(plan, port=next(filter(is_free, candidates())), shared_loopback=True)
 

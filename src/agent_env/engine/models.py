@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from agent_env.broker.contract import MODELS_PORT, Budget, ChatAnswer, ModelAcce
 from agent_env.broker.endpoints import Endpoint, Endpoints
 from agent_env.documents.updates import Json
 from agent_env.engine.retelling import models_token
-from agent_env.errors import ConfigError
+from agent_env.errors import AgentEnvError, ConfigError
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.redaction import Redactor
 from agent_env.stores.installation import InstallationKey
@@ -215,7 +216,11 @@ class RunModels:
 
         own = [self._settings.api_key, *(table.get("api_key") for table in self._settings.endpoints.values())]
         named = [str(each) for each in (self._shared.overrides.get(_OVERRIDES["agent"][0]), *own) if each and is_reference(str(each))]
-        return next((each for each in named if self._resolved(each) == key), None)
+        for each in named:
+            with suppress(AgentEnvError):  # of another endpoint, whose key nobody needs now
+                if self._resolved(each) == key:
+                    return each
+        return None
 
     def _model(self, role: Role) -> str | None:
         model = self._settings

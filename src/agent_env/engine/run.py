@@ -74,6 +74,8 @@ class Shared:
     """Lone servers that this process told their rules of tools, and in which life."""
     carried: dict[str, str] = field(default_factory=dict)
     """Containers of agents that this process had the keeper carry for, and in which life."""
+    leading: dict[str, asyncio.Lock] = field(default_factory=dict)
+    """Of each place of an agent: one at a time changes what is led to it."""
     _live: list[Environments] = field(default_factory=list)
     _agents: list[Agents] = field(default_factory=list)
     _models: list[RunModels] = field(default_factory=list)

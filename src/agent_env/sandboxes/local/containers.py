@@ -285,8 +285,9 @@ class Containers:
         facts = self.records.read(sandbox_id)
         if facts is None:
             raise SandboxNotFoundError(f"no sandbox {sandbox_id!r} on this machine", concerns=sandbox_id)
-        facts = replace(facts, leads={**facts.leads, **{str(listen): port for listen, port in ports.items()}})
-        await asyncio.to_thread(self.records.write, facts)
+        if ports:
+            facts = replace(facts, leads={**facts.leads, **{str(listen): port for listen, port in ports.items()}})
+            await asyncio.to_thread(self.records.write, facts)
         await self._carry(facts, place)
 
     def _secrets(self, facts: Facts) -> Mapping[str, Mapping[str, str]]:
