@@ -48,7 +48,10 @@ def _numbers(pid: int) -> list[int]:
     return [int(word) for word in line.split()[1:]]
 
 
+@pytest.mark.slow
 def test_a_gateway_whose_first_process_was_killed_is_started_again_in_its_place_and_knows_what_it_knew(office: Deployed) -> None:
+    """Building and unpacking takes longest; that a killed command is started again is tested in tests/rootfs/test_life.py."""
+
     async def body() -> None:
         async with office.found() as (_, live):
             await live.control.invoke("urn:agentenv:disable-tool/v1", {"role": "clerk", "tools": ["tickets_take"]})

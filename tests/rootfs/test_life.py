@@ -104,6 +104,32 @@ def test_b14_a_sandbox_whose_command_ended_is_lost_and_never_a_score(folder: Pat
     assert "rootfs-1 has ended (exit code 3)" in act(WAYS[0], scenario)
 
 
+def test_a_command_that_was_killed_is_started_again_in_the_same_sandbox_where_that_was_asked_for(folder: Path) -> None:
+    image = busybox(folder, Cmd=["sh", "-c", "echo life >> /lives; exec sleep 100000"])
+
+    async def scenario(world: World) -> bytes:
+        made = provider(world)
+        sandbox = await made.create(spec(image, restart=True))
+        place = await sandbox.machine()
+
+        async def lives(wanted: int) -> bytes:
+            async def told() -> bytes | None:
+                found = (await place.run(Command(["cat", "/lives"]))).stdout
+                return found if found.count(b"\n") == wanted else None
+
+            return await poll(told, within_seconds=60, what=f"life {wanted} of the image's command")
+
+        await lives(1)
+        (entry,) = [entry for entry in await place.ledger() if entry.attempt == "image"]
+        await place.run(Command(["kill", "-9", str(entry.pid)]))
+        found = await lives(2)
+        await sandbox.aclose()
+        await made.destroy("rootfs-1")
+        return found
+
+    assert act(WAYS[0], scenario) == b"life\nlife\n"
+
+
 def test_a_command_of_the_image_keeps_to_the_places_memory(folder: Path) -> None:
     image = busybox(folder, Cmd=["sh", "-c", "grep -h . /proc/self/cgroup > /cgroups; exec sleep 100000"])
 
