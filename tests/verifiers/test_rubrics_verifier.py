@@ -342,6 +342,26 @@ def test_a_judge_sees_what_the_agent_did_without_what_is_not_evidence(tmp_path: 
     asyncio.run(body())
 
 
+def test_a_judge_sees_what_the_agent_did_in_every_turn(tmp_path: Path) -> None:
+    async def body() -> None:
+        async with judged_by(tmp_path, honest) as run:
+            said = [[{"type": "message", "source": "user", "text": f"turn {number}"}] for number in (1, 2)]
+            urls = [run.objects.put(json.dumps(events).encode(), media_type="application/json").url for events in said]
+            last = {"steps": [{"step_id": 1, "source": "user", "message": "turn 2"}]}
+            kept = {
+                "agent_trajectory_object_url": urls[-1],
+                "target_agent_per_turn_trajectory_object_urls": urls,
+                "agent_trajectory_format": "agentenv-events/v1",
+                "agent_trajectory_atif_url": run.objects.put(json.dumps(last).encode(), media_type="application/json").url,
+            }
+            run.context["prompt_responses"] = [{"prompt_id": PROMPT, "response": ANSWER, **kept}]
+            await run.do({"type": "rubrics_verifier", "prompt_id": PROMPT, "criteria": CRITERIA})
+            trajectory = json.loads(run.models.asked[0]["messages"][1]["content"])["evidence"]["trajectory"]
+            assert [each["user"] for each in trajectory] == ["turn 1", "turn 2"]
+
+    asyncio.run(body())
+
+
 def test_a_trajectory_that_was_not_recorded_is_an_error_and_no_score(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"trajectory of the prompt 'p' was not recorded .*use_trajectory: false"):
         _judge(tmp_path, honest, use_trajectory=True)

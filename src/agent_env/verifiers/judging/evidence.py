@@ -91,7 +91,7 @@ def _documents(run: Run, answer: PromptResponse, up_to_turn: int | None, concern
             message = f"there is no trajectory of turn {up_to_turn} of the prompt {answer.prompt_id!r}"
             raise NotFoundError(message, concerns=concerns, hint=f"there are {len(urls)} turns")
         urls = urls[:up_to_turn]
-    elif whole:
+    elif whole and len(urls) < 2:  # it is the last turn's
         yield _read(run, whole)
         return
     urls = urls or ([answer.agent_trajectory_object_url] if answer.agent_trajectory_object_url else [])
