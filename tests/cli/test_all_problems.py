@@ -78,3 +78,6 @@ def test_names_of_a_misspelt_step_mean_what_they_would_mean(cli: Cli) -> None:
     (folder / "tasks/t.json").write_text(json.dumps([box, load]))
     answer = cli("bundle", "check", folder, "--json")
     assert [problem["path"] for problem in answer.json["error"]["problems"]] == ["$[1].type"]
+    alone = cli("run", folder / "tasks/t.json", "--dry-run")
+    assert "artifact 'orders' does not exist" in alone.err
+    assert alone.err.splitlines()[-1].endswith(f"agent-env run {folder} --task t")

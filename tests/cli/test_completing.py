@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from agent_env.cli.frame import root
 from tests.cli.conftest import Cli
 from tests.cli.tasks import PASSING, bundle
 from tests.cli.test_frame import COSTLY, loaded_by
@@ -57,6 +60,35 @@ def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
     assert "stored" in offered(cli, "task", "run", "--id", "s")
     assert offered(cli, "artifact", "get", "w") == ["words"]
     assert offered(cli, "config", "explain", "limits.exec_s") == ["limits.exec_seconds"]
+
+
+def test_agents_environments_and_providers_are_offered(cli: Cli) -> None:
+    assert offered(cli, "agent", "deploy", "scr") == ["scripted"]
+    assert offered(cli, "agent", "chat", "mini", "--env", "err") == ["errand:office"]
+    assert offered(cli, "run", "hello", "--agent", "errand:") == ["errand:oracle"]
+    assert offered(cli, "env", "check", "mai") == ["mail", "mail-mcp:mail"]
+    assert offered(cli, "run", "hello", "--sandbox", "local,r") == ["local,rootfs"]
+    assert offered(cli, "provider", "check", "unsafe") == ["unsafe_host"]
+
+
+def test_whatever_names_something_of_ours_is_completed() -> None:
+    """A word that Tab knows in one command it knows in all."""
+    named = {"agent", "agent_sandbox", "env_sandbox", "environments", "run", "runs", "sandbox", "target", "what"}
+    another = {" image build target"}  # a stage of a Dockerfile
+
+    def silent(group: click.Group, path: str) -> Iterator[str]:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            if isinstance(command, click.Group):
+                yield from silent(command, f"{path} {name}")
+            else:
+                for param in command.params:
+                    if param.name in named and param._custom_shell_complete is None and not isinstance(param.type, click.Path):
+                        yield f"{path} {name} {param.name}"
+
+    assert {*silent(root, "")} == another
 
 
 @pytest.mark.parametrize("words", [["resume", ""], ["run", "b", "--task", ""], ["exec", "run-x:"], ["task", "get", "--id", ""]])

@@ -22,7 +22,7 @@ from agent_env.documents.spelling import near
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.ids import LOCAL, check_id, home_folder, local_id_root
 
-_CALLED: Mapping[BundleKind, str] = {BundleKind.ENV: "environment", BundleKind.AGENT: "agent"}
+_CALLED: Mapping[BundleKind, str] = {BundleKind.ENV: "environment", BundleKind.AGENT: "agent", BundleKind.ARTIFACT: "artifact"}
 """Kinds that can be planned by themselves, as people call them."""
 _WORD: Mapping[BundleKind, RefKind] = {BundleKind.ENV: "env", BundleKind.AGENT: "agent"}
 """The word by which documents refer to an entry of a kind."""
@@ -63,7 +63,7 @@ def plan_named(kind: BundleKind, text: str, stores: PlanStores) -> tuple[BundleP
         NotFoundError: There is no such bundle, or none of that name in it.
         ProblemsError: Everything wrong with it.
     """
-    bundle, colon, name = text.partition(":")
+    bundle, colon, name = text.rpartition(":")
     if colon and not text.startswith(LOCAL):
         found = find_bundle(bundle)
         return _of_bundle(kind, found.folder, name, stores, id_root=found.id_root, called=found.name)
@@ -74,6 +74,15 @@ def plan_named(kind: BundleKind, text: str, stores: PlanStores) -> tuple[BundleP
         return None
     installed = next(each for each in (neighbour.installed, *installed_bundles()) if each.id_root == neighbour.installed.id_root)
     return _of_bundle(kind, installed.folder, id.rpartition("/")[2], stores, id_root=installed.id_root, called=installed.name)
+
+
+def bundle_of(kind: BundleKind, text: str) -> str | None:
+    """The bundle that an entry was named with: what stands before the colon, or the folder that it is in; None for any other name."""
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        root = find_root(folder, os.environ)
+        return str(root.parent.parent) if root.parent.name == KINDS[kind].folder and is_bundle(root.parent.parent) else None
+    return text.rpartition(":")[0] if ":" in text and not text.startswith(LOCAL) else None
 
 
 def unknown_name(kind: BundleKind, text: str, stores: PlanStores) -> NotFoundError:

@@ -1,4 +1,5 @@
-"""What Tab offers for an argument: runs, sandboxes, steps, bundles, tasks, evals, stored ids, configuration keys.
+"""What Tab offers for an argument: runs, sandboxes, steps, bundles, tasks, evals, agents, environments, providers, stored ids,
+configuration keys.
 
 Asked for at each press of a key: nothing is created, no database server is waited for, and whatever goes wrong there is nothing to offer.
 """
@@ -114,6 +115,41 @@ def _runnable(ctx: click.Context, incomplete: str) -> Iterator[Word]:
     yield from _ids_of("tasks")(ctx, incomplete)
 
 
+def _whats(folder: str) -> Callable[[click.Context, str], Iterator[Word]]:
+    """What can be deployed of a kind, beside folders: aliases and entries of installed bundles, and stored ids."""
+
+    def words(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+        from agent_env.bundles.installed import aliases_of, installed_bundles
+
+        bundles = installed_bundles()
+        yield from aliases_of(bundles).get(folder, {}).items()
+        for bundle in bundles:
+            below = bundle.folder / folder
+            names = sorted(path.name for path in below.iterdir() if path.is_dir()) if below.is_dir() else []
+            yield from ((f"{bundle.name}:{name}", bundle.distribution) for name in names)
+        yield from _ids_of(folder)(ctx, incomplete)
+
+    return words
+
+
+def _runs_and(words: Callable[[click.Context, str], Iterator[Word]]) -> Callable[[click.Context, str], Iterator[Word]]:
+    def both(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+        yield from words(ctx, incomplete)
+        yield from _runs(ctx, incomplete)
+
+    return both
+
+
+def _providers(_ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    """Names of providers; of a chain, the next one."""
+    from agent_env.config import load_config
+    from agent_env.sandboxes.registry import names
+
+    config = load_config(Path.cwd(), os.environ, untrusted="skip")
+    before = f"{incomplete.rpartition(',')[0]}," if "," in incomplete else ""
+    yield from ((f"{before}{name}", "") for name in (*names(), *config.sandbox.providers) if name not in before.split(","))
+
+
 def _entries(folder: str, suffix: str) -> Callable[[click.Context, str], Iterator[Word]]:
     """The names of one kind in the bundle that was named before."""
 
@@ -166,5 +202,12 @@ EVALS = _offer(_entries("evals", ".toml"))
 TASK_IDS = _offer(_ids_of("tasks"))
 EVAL_IDS = _offer(_ids_of("evals"))
 ARTIFACT_IDS = _offer(_ids_of("artifacts"))
+AGENTS = _offer(_whats("agents"), folders=True)
+ENVS = _offer(_whats("envs"), folders=True)
+AGENT_TARGETS = _offer(_runs_and(_whats("agents")), folders=True)
+ENV_TARGETS = _offer(_runs_and(_whats("envs")), folders=True)
+STORED_AGENTS = _offer(_ids_of("agents"))
+STORED_ENVS = _offer(_ids_of("envs"))
+PROVIDERS = _offer(_providers)
 KEYS = _offer(_keys)
 SECRETS = _offer(_secrets)

@@ -28,6 +28,23 @@ async def written_environment(engine: Engine, what: str) -> str:
     return await written(BundleKind.ENV, what, engine.stores)
 
 
+async def written_seed(engine: Engine, what: str, name: str) -> str:
+    """The id of seed data that is stored now: a stored artifact's own, or of the artifact of that name in the environment's bundle.
+
+    Raises:
+        NotFoundError: The bundle has no artifact of that name.
+        ProblemsError: Everything wrong with it.
+    """
+    from agent_env.bundles.model import BundleKind
+    from agent_env.bundles.single_plans import bundle_of
+    from agent_env.cli.singles import written
+
+    bundle = bundle_of(BundleKind.ENV, what)
+    if bundle is None or engine.stores.artifacts.find(name, None) is not None:
+        return name
+    return await written(BundleKind.ARTIFACT, f"{bundle}:{name}", engine.stores)
+
+
 @asynccontextmanager
 async def live_environment(target: str) -> AsyncIterator[LiveEnvironment]:
     """The environment of `RUN` or `RUN:ENVIRONMENT`."""

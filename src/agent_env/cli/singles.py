@@ -34,7 +34,10 @@ def planned(kind: BundleKind, what: str, stores: Stores, id: str | None = None) 
 
 def is_folder(what: str) -> bool:
     """Whether a path is meant."""
-    return what.startswith((".", "/", "~")) or Path(what).is_dir()
+    if Path(what).expanduser().is_dir():
+        return True
+    bundle, colon, _ = what.rpartition(":")
+    return what.startswith((".", "/", "~")) and not (colon and Path(bundle).expanduser().is_dir())
 
 
 async def written(kind: BundleKind, what: str, stores: Stores) -> str:

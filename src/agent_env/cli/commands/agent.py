@@ -12,7 +12,7 @@ import click
 from agent_env.cli.agents import Deployment, deployed_of, variables_of
 from agent_env.cli.commands.agent_chat import chat
 from agent_env.cli.commands.agent_validate import validate
-from agent_env.cli.completing import RUNS
+from agent_env.cli.completing import AGENTS, ENVS, PROVIDERS, RUNS, STORED_AGENTS
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
@@ -38,7 +38,7 @@ for _command in (chat, validate):
 
 
 @agent.command()
-@click.argument("what", metavar="[WHAT]", required=False)
+@click.argument("what", metavar="[WHAT]", required=False, shell_complete=AGENTS)
 @click.option("--id", "id", help="Its id, for a folder or image; one of its bundle or path when absent.")
 @click.option("--image-ref", help="In place of WHAT: an image that is here or in a registry.")
 @click.option("--dockerfile", type=click.Path(exists=True, dir_okay=False), help="In place of WHAT: a Dockerfile.")
@@ -97,7 +97,7 @@ def _written_folder(root: Path, given: dict[str, Any]) -> None:
 
 
 @agent.command()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=STORED_AGENTS)
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
@@ -129,16 +129,23 @@ def _facts(document: Any) -> dict[str, Any]:
 
 
 @agent.command()
-@click.argument("what", metavar="WHAT")
+@click.argument("what", metavar="WHAT", shell_complete=AGENTS)
 @click.option("--version", type=click.IntRange(min=1), help="Of a stored agent; the newest when absent.")
 @click.option("--name", default="agent", show_default=True, help="What it is called.")
-@click.option("--env", "environments", multiple=True, metavar="WHAT", help="An environment that it uses, brought up with it (repeatable).")
+@click.option(
+    "--env",
+    "environments",
+    multiple=True,
+    metavar="WHAT",
+    shell_complete=ENVS,
+    help="An environment that it uses, brought up with it (repeatable).",
+)
 @click.option(
     "--env-var", "env_vars", multiple=True, metavar="NAME=VALUE", help="A variable; secret:KEY and env:NAME are looked up (repeatable)."
 )
 @click.option("--role", help="Under which it uses its environments.")
 @click.option("--system-prompt", help="For all its turns, where it takes one.")
-@click.option("--sandbox", help="The provider of sandboxes, or a comma-separated chain.")
+@click.option("--sandbox", shell_complete=PROVIDERS, help="The provider of sandboxes, or a comma-separated chain.")
 @click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=7_200, show_default=True, help="When it ends by itself.")
 @click.option("--cpu", type=FiniteRange(min=0, min_open=True), help="Limit of processor cores.")
 @click.option("--memory-mb", type=click.IntRange(min=1), help="Limit of memory in MiB.")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.agents import Deployment, at_hand
-from agent_env.cli.completing import RUNS
+from agent_env.cli.completing import AGENT_TARGETS, ENVS, PROVIDERS
 from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
@@ -33,15 +33,17 @@ _PIECE = 64 * 1024
 
 
 @click.command(cls=Command)
-@click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", shell_complete=RUNS)
+@click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", shell_complete=AGENT_TARGETS)
 @click.option("-m", "--message", "messages", multiple=True, help="What to say, instead of reading it from standard input (repeatable).")
 @click.option("--attach", multiple=True, type=click.Path(exists=True, dir_okay=False), help="A file that goes with the first message.")
 @click.option("--context-id", help="The conversation that is to go on; a new one when absent.")
 @click.option("--model", help="The model, where the agent lets it be chosen.")
 @click.option("--system-prompt", help="For these turns, where the agent takes one.")
 @click.option("--timeout-seconds", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="Limit of one turn.")
-@click.option("--env", "environments", multiple=True, metavar="WHAT", help="With WHAT: an environment that it uses (repeatable).")
-@click.option("--sandbox", help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
+@click.option(
+    "--env", "environments", multiple=True, metavar="WHAT", shell_complete=ENVS, help="With WHAT: an environment that it uses (repeatable)."
+)
+@click.option("--sandbox", shell_complete=PROVIDERS, help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
 @json_option
 def chat(*, target: str, messages: tuple[str, ...], attach: tuple[str, ...], context_id: str | None, as_json: bool, **options: Any) -> int:
     """Talk with an agent: of a run, at an address, or one that is deployed for this conversation and taken down after it.

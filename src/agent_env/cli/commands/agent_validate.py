@@ -10,6 +10,7 @@ import click
 
 from agent_env.cli.agents import Deployment, at_hand, for_a_while, is_address, variables_of
 from agent_env.cli.checks import gate_named, show_checks, summed_up, tell
+from agent_env.cli.completing import AGENT_TARGETS, PROVIDERS
 from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, write_json
 from agent_env.cli.session import opened_engine, run_async
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", required=False)
+@click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", required=False, shell_complete=AGENT_TARGETS)
 @click.option("--write", is_flag=True, help="With RUN or URL: also change its settings. Of WHAT, each such check gets an agent of its own.")
 @click.option("--require", "required", multiple=True, metavar="GATE", help="The gates that count, instead of the usual ones (repeatable).")
 @click.option("--check", "patterns", multiple=True, metavar="CHECK", help="Only these: an id, a gate, or a glob over ids (repeatable).")
 @click.option("--env-var", "env_vars", multiple=True, metavar="NAME=VALUE", help="With WHAT: a variable (repeatable).")
-@click.option("--sandbox", help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
+@click.option("--sandbox", shell_complete=PROVIDERS, help="With WHAT: the provider of sandboxes, or a comma-separated chain.")
 @click.option("--prompt-seconds", type=FiniteRange(min=1), default=60.0, show_default=True, help="Limit of one prompt.")
 @click.option("--list", "listing", is_flag=True, help="List the checks and run none.")
 @json_option

@@ -9,8 +9,8 @@ import click
 from agent_env.cli.agents import not_up
 from agent_env.cli.commands.env_check import check
 from agent_env.cli.commands.env_live import call, exec_, logs, shell, state
-from agent_env.cli.completing import RUNS
-from agent_env.cli.environments import deployed_of, written_environment
+from agent_env.cli.completing import ARTIFACT_IDS, ENVS, PROVIDERS, RUNS, STORED_ENVS
+from agent_env.cli.environments import deployed_of, written_environment, written_seed
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
@@ -36,7 +36,7 @@ for _command in (call, check, exec_, logs, shell, state):
 
 
 @env.command()
-@click.argument("what", metavar="WHAT")
+@click.argument("what", metavar="WHAT", shell_complete=ENVS)
 @click.option("--id", "id", help="Its id, for a folder; one of its bundle or path when absent.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @json_option
@@ -49,7 +49,7 @@ def put(what: str, id: str | None, dry_run: bool, as_json: bool) -> None:
 
 
 @env.command()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="ID", shell_complete=STORED_ENVS)
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
@@ -84,10 +84,17 @@ def _facts(document: Any) -> dict[str, Any]:
 
 
 @env.command()
-@click.argument("what", metavar="WHAT")
+@click.argument("what", metavar="WHAT", shell_complete=ENVS)
 @click.option("--version", type=click.IntRange(min=1), help="Of a stored environment; the newest when absent.")
-@click.option("--load", "loads", multiple=True, metavar="ARTIFACT", help="Seed data: the id of a stored artifact (repeatable).")
-@click.option("--sandbox", help="The provider of sandboxes, or a comma-separated chain.")
+@click.option(
+    "--load",
+    "loads",
+    multiple=True,
+    metavar="ARTIFACT",
+    shell_complete=ARTIFACT_IDS,
+    help="Seed data: the name of an artifact of WHAT's bundle, or the id of a stored one (repeatable).",
+)
+@click.option("--sandbox", shell_complete=PROVIDERS, help="The provider of sandboxes, or a comma-separated chain.")
 @click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=10_800, show_default=True, help="When it ends by itself.")
 @click.option("--gateway-mode", type=click.Choice(["performance", "consistent"]), default="performance", show_default=True)
 @click.option("--cpu", type=FiniteRange(min=0, min_open=True), help="Limit of processor cores.")
@@ -108,7 +115,8 @@ def deploy(*, what: str, version: int | None, loads: tuple[str, ...], quiet: boo
         async with opened_engine() as engine:
             env_id = await written_environment(engine, what)
             steps: list[dict[str, Any]] = [{"id": "env", "type": "deploy_env", "env_id": env_id, "env_version": version, **given}]
-            steps += [{"id": f"load-{n}", "type": "load_artifact", "env_id": env_id, "artifact_id": id} for n, id in enumerate(loads, 1)]
+            seeds = [await written_seed(engine, what, each) for each in loads]
+            steps += [{"id": f"load-{n}", "type": "load_artifact", "env_id": env_id, "artifact_id": id} for n, id in enumerate(seeds, 1)]
             overrides = {"env_sandbox": options["sandbox"]} if options["sandbox"] else {}
             with watching(quiet=quiet or as_json) as watcher:
                 return await _kept(engine, steps, f"{env_id}/up", overrides, watcher)

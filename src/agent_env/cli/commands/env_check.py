@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.checks import gate_named, show_checks, summed_up, tell
+from agent_env.cli.completing import ENV_TARGETS
 from agent_env.cli.environments import live_environment, written_environment
 from agent_env.cli.frame import Command
 from agent_env.cli.output import json_option, line, note, write_json
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("target", metavar="TARGET", required=False)
+@click.argument("target", metavar="TARGET", required=False, shell_complete=ENV_TARGETS)
 @click.option("--name", help="With a URL: the name that the card must have.")
 @click.option("--write", is_flag=True, help="Also replace its data, and put it back. Always done to what is brought up for the check.")
 @click.option("--require", "required", multiple=True, metavar="GATE", help="The gates that count, instead of the usual ones (repeatable).")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.completing import PROVIDERS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, table, write_json
 from agent_env.cli.session import configuration, run_async
@@ -46,7 +47,7 @@ def list_(as_json: bool) -> None:
 
 
 @provider.command()
-@click.argument("name")
+@click.argument("name", shell_complete=PROVIDERS)
 @click.option(
     "--case", "patterns", multiple=True, metavar="CASE", help="Only these cases: an id, an area, or a glob over ids (repeatable)."
 )

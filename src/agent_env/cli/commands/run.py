@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_env.cli.completing import EVALS, RUNNABLE, TASKS
+from agent_env.cli.completing import AGENTS, EVALS, PROVIDERS, RUNNABLE, TASKS
 from agent_env.cli.frame import MOST_RUNS, Command, FiniteRange
 from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
-from agent_env.errors import NotFoundError, UsageError
+from agent_env.errors import NotFoundError, ProblemsError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Presentation
@@ -42,8 +42,8 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option("--user-model", help="The model of the user simulator.")
 @click.option("--judge-model", help="The model that grades rubrics.")
 @model_options
-@click.option("--agent", help="The agent, over what tasks say.")
-@click.option("--sandbox", help="Provider of sandboxes, over what tasks say.")
+@click.option("--agent", shell_complete=AGENTS, help="The agent, over what tasks say.")
+@click.option("--sandbox", shell_complete=PROVIDERS, help="Provider of sandboxes, over what tasks say.")
 @click.option("--strict", is_flag=True, help="Warnings are problems.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress: only the last line, and why a run failed.")
 @click.option("--unsafe-host", is_flag=True, help="Run task code on the bare machine, without any isolation.")
@@ -139,7 +139,22 @@ def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
             raise UsageError(
                 f"--{name.removesuffix('s')} goes with a bundle; {text!r} is a single task", hint="agent-env resume RUN goes on"
             )
-    return run_single(text, file, given, _presentation(given), overrides=_overrides(given))
+    try:
+        return run_single(text, file, given, _presentation(given), overrides=_overrides(given))
+    except ProblemsError as error:
+        if file is not None and error.hint is None:
+            error.hint = _in_its_bundle(file)
+        raise
+
+
+def _in_its_bundle(file: Path) -> str | None:
+    """How a task of a bundle is run where the bundle's names mean something."""
+    from agent_env.bundles.parse import is_bundle
+
+    bundle = file.parent.parent
+    if file.parent.name != "tasks" or not is_bundle(bundle):
+        return None
+    return f"it is a task of a bundle, whose names are known there alone: agent-env run {bundle} --task {file.stem}"
 
 
 def _presentation(given: dict[str, Any]) -> Presentation:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agent_env.cli.completing import RUNS, TASK_IDS
+from agent_env.cli.completing import AGENTS, PROVIDERS, RUNS, TASK_IDS
 from agent_env.cli.frame import MOST_RUNS, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
@@ -187,9 +187,9 @@ def shared_options(function: F) -> F:
                 "--apply-trajectory-filter/--no-trajectory-filter", default=None, help="Whether judges see filtered trajectories."
             ),
             *MODEL_OPTIONS,
-            click.option("--sandbox", help="Provider of sandboxes, over what the task says."),
-            click.option("--agent-sandbox", help="Provider of agents' sandboxes."),
-            click.option("--env-sandbox", help="Provider of environments' sandboxes."),
+            click.option("--sandbox", shell_complete=PROVIDERS, help="Provider of sandboxes, over what the task says."),
+            click.option("--agent-sandbox", shell_complete=PROVIDERS, help="Provider of agents' sandboxes."),
+            click.option("--env-sandbox", shell_complete=PROVIDERS, help="Provider of environments' sandboxes."),
             click.option("--env-state-type", help="Of environments."),
             click.option("--env-state-instance-id", help="Of environments."),
             click.option("--fail-under", type=FiniteRange(0, 1), help="Exit code 1 when the mean score is below this."),
@@ -209,7 +209,7 @@ def shared_options(function: F) -> F:
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="How many at once; by cores and memory when absent.")
 @click.option("--start-step", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first step to run.")
 @click.option("--context-json", type=click.Path(path_type=Path), help="Start with this context; its sandboxes are used again.")
-@click.option("--a2a-agent-id", "--agent", help="The agent, over what the task says.")
+@click.option("--a2a-agent-id", "--agent", shell_complete=AGENTS, help="The agent, over what the task says.")
 @click.option("--gateway-env-id", help="Of environments.")
 @click.option("--service-db-env-id", help="Of environments.")
 def run(id: str, version: int | None, **given: Any) -> int:
