@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,21 +12,27 @@ from agent_env_sdk.testing.models import Call, ModelServer, Scenario, Step, serv
 
 from tests.busy import within
 
-ERRAND = Scenario(
-    (
-        Step("I look for the invoice.", (Call("mcp:office.search_emails", {"query": "invoice"}),)),
-        Step(calls=(Call("shell", {"command": "printf '1180.00\\n' > /workspace/amount.txt; id -u"}),), last_contains="1,180.00"),
-        Step(
-            calls=(
-                Call("mcp:office.send_email", {"to": "accounts@northwind.example", "subject": "Paid", "body": "Invoice 2041 is paid."}),
-            ),
-            last_contains="10001",
+MCP_COMMAND = "python3 -m agent_env_sdk.agent.mcp_command call"
+
+
+def errand(agent: str) -> Scenario:
+    """What a model would do of the errand. It goes on only where the agent runs as the kits' user without privileges."""
+
+    def office(tool: str, arguments: dict[str, str]) -> Call:
+        if agent == "pi":  # it has no MCP, and calls servers' tools with a command
+            return Call("shell", {"command": f"{MCP_COMMAND} office {tool} '{json.dumps(arguments)}'"})
+        return Call(f"mcp:office.{tool}", arguments)
+
+    mail = {"to": "accounts@northwind.example", "subject": "Paid", "body": "Invoice 2041 is paid."}
+    return Scenario(
+        (
+            Step("I look for the invoice.", (office("search_emails", {"query": "invoice"}),)),
+            Step(calls=(Call("shell", {"command": "printf '1180.00\\n' > /workspace/amount.txt; id -u"}),), last_contains="1,180.00"),
+            Step(calls=(office("send_email", mail),), last_contains="10001"),
+            Step("The invoice is paid.", last_contains="sent m-4"),
         ),
-        Step("The invoice is paid.", last_contains="sent m-4"),
-    ),
-    auxiliary="An errand",
-)
-"""What a model would do of the errand. It goes on only where the agent runs as the kits' user without privileges."""
+        auxiliary="An errand",
+    )
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.agent_steps.conftest import Operator, python_base, user
-from tests.kits.models import ERRAND, models
+from tests.kits.models import errand, models
 
 __all__ = ["python_base", "user"]
 
@@ -39,17 +39,21 @@ AGENTS = [
     "mini",
     pytest.param("codex", marks=needs_npm),
     pytest.param("opencode", marks=needs_npm),
-    pytest.param("claude-code", marks=[needs_npm, pytest.mark.slow]),
+    *(pytest.param(name, marks=[needs_npm, pytest.mark.slow]) for name in ("claude-code", "gemini", "pi")),
 ]
+MODELS = {"gemini": "gemini-2.5-flash"}
+"""What an agent takes as a model, where not any name will do."""
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_errand_passes_with_an_agent_and_again_from_its_recording_without_a_model(user: Operator, tmp_path: Path, agent: str) -> None:
     user.env |= {"npm_config_cache": str(Path.home() / ".npm")}
     recorded = tmp_path / "recorded"
-    with models({"errand": ERRAND}) as server:
+    with models({"errand": errand(agent)}) as server:
         user.env |= {"LITELLM_BASE_URL": server.base, "LITELLM_API_KEY": server.key("errand")}
-        (run,) = user.scores("errand", "--agent", agent, "--model", "m", "--record", str(recorded))
+        user.env["AGENT_ENV_MODEL"] = MODELS.get(agent, "m")
+        asked = ("errand", "--agent", agent)
+        (run,) = user.scores(*asked, "--record", str(recorded))
         assert server.problems == []
         assert [each["step"] for each in server.requests if not each["auxiliary"]] == [0, 1, 2, 3]
         real_key = server.key("errand")
@@ -61,6 +65,6 @@ def test_the_errand_passes_with_an_agent_and_again_from_its_recording_without_a_
     assert real_key.encode() not in everything
     user.env |= {"LITELLM_BASE_URL": NOWHERE}
     del user.env["LITELLM_API_KEY"]
-    (again,) = user.scores("errand", "--agent", agent, "--model", "m", "--replay", str(recorded))
+    (again,) = user.scores(*asked, "--replay", str(recorded))
     assert (again["status"], again["scores"]) == ("completed", PASSED), again["error"]
     assert json.dumps(trajectory(user, again["run_id"])) == json.dumps(steps)
