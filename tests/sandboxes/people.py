@@ -141,8 +141,8 @@ def in_child(work: Callable[[], Any], *, ordinary: bool, prepare: Callable[[], N
 def _give_up(ordinary: bool) -> None:
     if ordinary and os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(ORDINARY, ORDINARY, ORDINARY)
-        os.setresuid(ORDINARY, ORDINARY, ORDINARY)
+        os.setgid(ORDINARY)  # of root's, these two change the real and the saved ids as well
+        os.setuid(ORDINARY)
     probe.survey.cache_clear()
 
 
