@@ -151,15 +151,15 @@ class Talk:
         if self.as_json:
             line(json.dumps(_facts(turn), ensure_ascii=False))
             return
-        if turn.text:
+        why = turn.error_message or turn.error_code or "without a word"
+        if turn.text and (self.completed or turn.text != why):  # what only says why is no answer
             line(turn.text)
         for part in turn.parts:
             if part.get("kind") == "file":
                 file = part.get("file") or {}
                 note(f"[{file.get('name') or 'a file'}, {file.get('mimeType') or 'of unknown type'}]")
         if not self.completed:
-            why = turn.error_message or turn.error_code or "without a word"
-            note(str(turn.end) if why == turn.text else f"{turn.end}: {why}")
+            note(f"{turn.end}: {why}")
             hint = hint_of(turn)
             if hint is not None:
                 note(f"hint: {hint}")
