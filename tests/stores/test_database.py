@@ -236,7 +236,7 @@ def test_two_writes_that_deadlock_are_both_done_in_the_end(postgres_url: str) ->
         thread.join()
         values = [sorted(row.value) for row in one.read(lambda tx: tx.execute("SELECT value FROM meta"))]
         assert values == [["-", "1", "2"]] * 2
-        assert len(attempts) == 3
+        assert len(attempts) >= 3  # who gave way once may meet the other once more
 
 
 def test_a_damaged_file_is_an_error_that_names_it_and_others_go_on(tmp_path: Path) -> None:
