@@ -21,6 +21,11 @@ def peak_bytes(pid: int | str = "self") -> int:
     return int(found[1]) * KIB
 
 
+def by_a_small_parent(*arguments: str) -> list[str]:
+    """A command that starts another one from a process without a past: where there is no /proc, a peak begins with the parent's."""
+    return [sys.executable, "-S", "-c", "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))", *arguments]
+
+
 def forget_peak() -> int:
     """Lets this process's peak start again from what it has now, which is returned: an earlier peak would hide any growth below it.
 

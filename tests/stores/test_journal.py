@@ -18,6 +18,7 @@ from agent_env.errors import ConcurrentModificationError, InternalError, NotFoun
 from agent_env.stores import Database, Journal, Lease, NewRun, Objects, Resource, UsedDocument, live_objects
 from agent_env.stores.records import OPEN_STATES
 from tests.busy import within
+from tests.memory import by_a_small_parent
 
 ROOT = Path(__file__).parents[2]
 
@@ -440,7 +441,7 @@ with Database.open(url) as db:
 @pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_f16_a_run_of_many_events_is_listed_and_opened_at_once_in_little_memory(tmp_path: Path, count: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EVENTS, f"sqlite:///{tmp_path / 'x.db'}", str(count)],
+        by_a_small_parent(sys.executable, "-c", EVENTS, f"sqlite:///{tmp_path / 'x.db'}", str(count)),
         capture_output=True,
         text=True,
         check=True,
