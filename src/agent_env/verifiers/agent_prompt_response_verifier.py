@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_serializer, model_validator
@@ -15,7 +14,7 @@ from agent_env.errors import Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step
 from agent_env.steps.fields import Texts, default_to_id
 from agent_env.verifiers.answers import answer_to, failed_answer
-from agent_env.verifiers.criterion import CriterionFields, Verdict, row
+from agent_env.verifiers.criterion import CriterionFields, Verdict, problems_of, row
 from agent_env.verifiers.matching import Search, search
 from agent_env.verifiers.scoring import Aggregator, aggregate
 from agent_env.verifiers.verify_sandbox import SHOWN_CHARACTERS, Verification
@@ -121,9 +120,7 @@ class AgentPromptResponseVerifier(Step, type="agent_prompt_response_verifier"):
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Kinds, texts, expressions and flags."""
         del plan
-        for index, criterion in enumerate(self.criteria):
-            for problem in criterion.problems():
-                yield replace(problem, path=f".criteria[{index}]{problem.path or ''}")
+        return problems_of(self.criteria)
 
     async def execute(self, run: Run) -> Verification:
         """Looks at the answer.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -45,6 +45,13 @@ class CriterionFields(BaseModel):
     def as_written(self) -> dict[str, Json]:
         """The criterion as its author wrote it."""
         return self.model_dump(mode="json", exclude_unset=True)
+
+
+def problems_of(criteria: Sequence[CriterionFields]) -> Iterator[Problem]:
+    """What is wrong with a step's criteria, by paths relative to the step."""
+    for index, criterion in enumerate(criteria):
+        for problem in criterion.problems():
+            yield replace(problem, path=f".criteria[{index}]{problem.path or ''}")
 
 
 class ProbeFileExists(CriterionFields):

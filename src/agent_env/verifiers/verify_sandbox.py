@@ -7,7 +7,7 @@ reached or read is an error of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal, Self
@@ -30,6 +30,7 @@ from agent_env.verifiers.criterion import (
     ProbeFileExists,
     Verdict,
     located,
+    problems_of,
     row,
 )
 from agent_env.verifiers.matching import Search, search
@@ -123,9 +124,7 @@ class VerifySandbox(Step, type="verify_sandbox"):
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Expressions must be expressions, kinds must be spelled right."""
         del plan
-        for index, criterion in enumerate(self.criteria):
-            for problem in criterion.problems():
-                yield replace(problem, path=f".criteria[{index}]{problem.path or ''}")
+        return problems_of(self.criteria)
 
     async def execute(self, run: Run) -> Verification:
         """Looks.

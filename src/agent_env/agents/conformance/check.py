@@ -83,6 +83,17 @@ class Subject:
         else:
             raise SkippedError(PRIVATE)
 
+    def taken(self) -> Turn:
+        """The first prompt's turn.
+
+        Raises:
+            SkippedError: The agent made no task of it.
+        """
+        turn = self.seen.get("turn")
+        if not isinstance(turn, Turn) or turn.task_id is None:
+            raise SkippedError("a prompt that was taken")
+        return turn
+
     async def needs(self, uri: str, *operations: str) -> None:
         """Skips the check of an agent that does not advertise these.
 

@@ -28,7 +28,7 @@ from agent_env_sdk.wire.agent_extensions import (
 
 from agent_env.agents import snapshots
 from agent_env.agents.conformance.check import Area, Gate, SkippedError, Subject, holds
-from agent_env.agents.contract import End, Turn
+from agent_env.agents.contract import End
 from agent_env.agents.faults import AgentFailedError
 from agent_env.agents.live import RecordedAgent
 from agent_env.agents.staging import staged
@@ -172,18 +172,11 @@ async def rules_decide_without_a_model(subject: Subject) -> None:
 # what it recorded
 
 
-def _turn(subject: Subject) -> Turn:
-    turn = subject.seen.get("turn")
-    if not isinstance(turn, Turn) or turn.task_id is None:
-        raise SkippedError("a prompt that was taken")
-    return turn
-
-
 @TRAJECTORIES.check("2.4", "7.8")
 async def what_it_did_can_be_read(subject: Subject) -> str:
     """The trajectory of a task that has ended can be read; that of an unknown one is 404"""
     await subject.needs(TRAJECTORY, "get")
-    turn = _turn(subject)
+    turn = subject.taken()
     await _refuses(subject.agent, TRAJECTORY, "get", {"task_id": str(uuid.uuid4())}, httpx.codes.NOT_FOUND)
     try:
         events = (await subject.agent.invoke(TRAJECTORY, "get", {"task_id": turn.task_id})).get("trajectory")
@@ -201,7 +194,7 @@ async def what_it_did_can_be_read_in_pages(subject: Subject) -> str:
     request = (method_of(await subject.agent.card(), TRAJECTORY, "get") or {}).get("request") or {}
     if not card_request_accepts(request, {"task_id", "after", "limit"}):
         raise SkippedError("pages of trajectories")
-    turn, after, count = _turn(subject), 0, 0
+    turn, after, count = subject.taken(), 0, 0
     while True:
         page = await subject.agent.invoke(TRAJECTORY, "get", {"task_id": turn.task_id, "after": after, "limit": 1})
         count += len(page["events"])

@@ -16,7 +16,7 @@ from agent_env_sdk.wire.agent_extensions import STANDARDS, remembers_messages
 from agent_env_sdk.wire.rpc import METHOD_NOT_FOUND, RpcError
 
 from agent_env.agents.conformance.check import Area, Gate, SkippedError, Subject, holds
-from agent_env.agents.contract import Accepted, End, Outgoing, Turn
+from agent_env.agents.contract import Accepted, End, Outgoing
 
 CARD, CORE, ACCESS = Area(Gate.CARD), Area(Gate.CORE), Area(Gate.ACCESS)
 Json = Any
@@ -140,17 +140,10 @@ async def a_prompt_comes_to_an_end(subject: Subject) -> str:
     return f"{turn.end}: {said[:80]}" if said else str(turn.end)
 
 
-def _asked(subject: Subject) -> Turn:
-    turn = subject.seen.get("turn")
-    if not isinstance(turn, Turn) or turn.task_id is None:
-        raise SkippedError("a prompt that was taken")
-    return turn
-
-
 @CORE.check("2.3", "A2-03")
 async def an_ending_can_be_read_again(subject: Subject) -> None:
     """A task that has ended is still there, in the state in which it ended"""
-    turn = _asked(subject)
+    turn = subject.taken()
     task = await subject.agent.client.task(str(turn.task_id))
     holds(task.status.state.settled, f"it is {task.status.state.value} again")
     holds(turn.end not in {End.COMPLETED, End.FAILED} or task.status.state.value == turn.end, f"it is {task.status.state.value} now")
