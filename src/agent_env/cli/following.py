@@ -27,8 +27,12 @@ def summaries(journal: Journal, run_id: str) -> dict[str, str]:
     return {payload["attempt_id"]: payload["summary"] for payload in done if payload.get("summary")}
 
 
-async def follow_events(config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None]) -> None:
-    """Shows what happens from now on, until the run is over or the reader of our output has left."""
+async def follow_events(config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None]) -> int:
+    """Shows what happens from now on, until the run is over or the reader of our output has left.
+
+    Returns:
+        The number of the last event that was shown: what is stored after it happened while nobody told us.
+    """
     from agent_env.engine.control import run_folder, stream
 
     heard = False
@@ -36,10 +40,12 @@ async def follow_events(config: Config, run_id: str, *, after: int, show: Callab
         heard = True
         if _is_event(event):
             show(dict(event))
+            after = event["seq"]
         if reader_left():
-            return
+            break
     if not heard:
         note(f"no process on this machine runs {run_id} now")
+    return after
 
 
 def _is_event(answer: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -137,13 +137,18 @@ def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
     config = configuration()
     with opened_stores(config) as stores:
         run_id = find_run(stores, run).run_id
-        events = (event_json(event) for event in stored_events(stores.journal, run_id, after))
+
+        def stored(after: int) -> Iterator[dict[str, Any]]:
+            return (event_json(event) for event in stored_events(stores.journal, run_id, after))
+
         if as_json and not follow:
-            write_json({"run_id": run_id, "events": list(events)})
+            write_json({"run_id": run_id, "events": list(stored(after))})
             return
-        seen = _print_events(events, as_json=as_json, after=after)
+        seen = _print_events(stored(after), as_json=as_json, after=after)
         if follow:
-            run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: _print_event(event, as_json=as_json)))
+            seen = run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: _print_event(event, as_json=as_json)))
+            # It may have ended before we listened, or its process in the middle of telling.
+            _print_events(stored(seen), as_json=as_json, after=seen)
 
 
 runs.add_command(resume)
