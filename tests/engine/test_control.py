@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+from contextlib import closing
 
 import pytest
 
@@ -96,6 +97,19 @@ def test_a_cancellation_that_only_reached_the_database_is_seen_at_the_next_renew
                 begun = await watcher.until("step_progress")
                 await handover.ask_to_stop(engine.stores.db, begun.run_id, "somebody")
             assert task.result().error["message"] == "cancelled by somebody"
+
+    run(whole())
+
+
+def test_the_socket_of_a_killed_owner_goes_also_when_its_run_is_over_before_it_opens_one(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state", control_delay_seconds=600.0) as engine:
+            folder = run_folder(tmp_path / "state", RUN)
+            with closing(control._bound(folder)):
+                pass
+            assert control.is_open(folder)
+            await started(engine, [{"id": "one", "type": "t_note", "log": str(tmp_path / "log")}], run_id=RUN)
+            assert not control.is_open(folder)
 
     run(whole())
 

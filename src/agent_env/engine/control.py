@@ -34,6 +34,11 @@ def is_open(folder: Path) -> bool:
     return (folder / SOCKET_NAME).exists()
 
 
+def discard(folder: Path) -> None:
+    """Removes the socket of an owner that was killed."""
+    (folder / SOCKET_NAME).unlink(missing_ok=True)
+
+
 @asynccontextmanager
 async def listening(folder: Path, handle: Handle, *, limits: Limits) -> AsyncIterator[None]:
     """Serves the control socket of a run while the block runs. The folder is 0700, the socket 0600.
@@ -47,7 +52,7 @@ async def listening(folder: Path, handle: Handle, *, limits: Limits) -> AsyncIte
         yield
     finally:
         server.close()
-        (folder / SOCKET_NAME).unlink(missing_ok=True)
+        discard(folder)
         await connections.close(limits.cleanup_seconds)
 
 

@@ -138,9 +138,10 @@ class OwnedRun:
     async def _listen(self, over: asyncio.Future[None]) -> None:
         """Serves the control socket, unless the run is over before anybody could have asked for it."""
         limits = self._house.limits
+        folder = control.run_folder(self._house.installation.state_root, self._lease.run_id)
+        control.discard(folder)
         await asyncio.wait({over}, timeout=limits.control_delay_seconds)
         if not over.done():
-            folder = control.run_folder(self._house.installation.state_root, self._lease.run_id)
             async with control.listening(folder, self._handle, limits=limits):
                 await self._tick()  # what was asked through the database while nobody listened
                 await asyncio.wait({over})
