@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,11 @@ from typing import Any
 
 import pytest
 
-AGENT_ENV = Path(sys.executable).with_name("agent-env")
+from tests import warm
+from tests.warm import AGENT_ENV
+
+__all__ = ["AGENT_ENV", "LONGEST", "Answer", "Cli", "cli"]
+
 LONGEST = 240
 
 
@@ -37,6 +40,9 @@ class Answer:
 class Cli:
     """Runs `agent-env` as a user with an empty home would."""
 
+    longest: float = LONGEST
+    """Seconds that a command may take."""
+
     def __init__(self, root: Path) -> None:
         root.chmod(0o755)
         self.home = root / "home"
@@ -54,15 +60,7 @@ class Cli:
     def __call__(
         self, *argv: str | Path, cwd: Path | None = None, stdin: bytes = b"", env: Mapping[str, str | None] | None = None
     ) -> Answer:
-        done = subprocess.run(
-            [AGENT_ENV, *map(str, argv)],
-            cwd=cwd or self.cwd,
-            env=self.environ(env),
-            input=stdin,
-            capture_output=True,
-            timeout=LONGEST,
-            check=False,
-        )
+        done = warm.run([*map(str, argv)], cwd=cwd or self.cwd, env=self.environ(env), stdin=stdin, seconds=self.longest)
         return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *argv: str | Path, env: Mapping[str, str | None] | None = None) -> subprocess.Popen[bytes]:

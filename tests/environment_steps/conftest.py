@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +15,19 @@ import pytest
 from agent_env.containers import EngineEndpoint
 from tests.acceptance.conftest import Home, Steps, clean_up
 from tests.acceptance.containers import in_engine
-from tests.cli.conftest import AGENT_ENV, Answer
 from tests.environments.conftest import postgres_image, python_base
 
 __all__ = ["postgres_image", "python_base"]
 
-STOCK = Path(__file__).parents[1] / "environments/server"
 LONGEST = 600
 """An image may have to be built first."""
+STOCK = Path(__file__).parents[1] / "environments/server"
 
 
 class User(Home):
     """A home that shares the wheels which other tests have fetched."""
+
+    longest = LONGEST
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -36,12 +36,6 @@ class User(Home):
         wheels.mkdir(mode=0o700, exist_ok=True)
         (self.state / "images").mkdir(parents=True)
         (self.state / "images/wheelhouses").symlink_to(wheels)
-
-    def __call__(self, *argv: str | Path, **_: Any) -> Answer:
-        done = subprocess.run(
-            [AGENT_ENV, *map(str, argv)], cwd=self.cwd, env=self.environ(), input=b"", capture_output=True, timeout=LONGEST, check=False
-        )
-        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def scores(self, what: str | Path, *options: str) -> list[dict[str, Any]]:
         """Runs it; every run with its status, scores and error."""
