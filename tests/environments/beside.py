@@ -52,6 +52,13 @@ def restart(container: str) -> None:
         client.api.restart(container, timeout=1)
 
 
+def ended(container: str) -> None:
+    """Killed as by somebody's hand, and the engine knows."""
+    with engine() as client:
+        client.api.kill(container)
+        client.api.wait(container)
+
+
 def kill(container: str, *, innermost: bool) -> None:
     """SIGKILL, from outside: of a container's first process, or of the last in the line of its children."""
     with engine() as client:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -22,10 +22,10 @@ from agent_env.environments.http import new_client
 from agent_env.environments.mcp_client import McpSession
 from agent_env.errors import AgentEnvError, ContainerNotRunningError, PlacementError
 from agent_env.keeper import recorded_owner
-from agent_env.places import Command, View
+from agent_env.places import Command, Place, View
 from agent_env.waiting import poll
 from tests.environments.bench import Deployed, held, items, plan, run, standing, stock_with, world
-from tests.environments.beside import joining, kill, logged, restart, shown
+from tests.environments.beside import ended, joining, kill, logged, restart, shown
 from tests.environments.test_lone_server import FETCH
 
 SERVERS = ("tickets", "mail", "crm")
@@ -259,9 +259,45 @@ def test_a_gateway_that_was_killed_is_started_again_by_whoever_needs_it_and_know
     run(body())
 
 
-async def changed(live: LiveEnvironment, before: Life) -> Life | None:
+def test_a_gateway_that_ends_just_when_a_new_keeper_is_asked_to_carry_for_it_is_started_again(
+    office: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper hears of the end before whoever looked at the gateway a moment ago."""
+
+    async def body() -> None:
+        async with office.found() as (world, live):
+            before = await lives(live)
+            making, met = world.makings[-1], 0
+            ask = making.relay
+
+            async def relay(sandbox_id: str, place: Place, name: str, ports: Mapping[int, int]) -> None:
+                nonlocal met
+                met += 1
+                if met == 1:
+                    keeper = recorded_owner(office.root)
+                    assert keeper is not None
+                    os.kill(keeper.pid, signal.SIGKILL)
+                    ended(office.record["container_id"])
+                await ask(sandbox_id, place, name, ports)
+
+            monkeypatch.setattr(making, "relay", relay)
+            now = await lives(live)
+            assert now.ended == {}
+            assert now.started["gateway"] != before.started["gateway"]
+            assert any("starting gateway again" in said for said in world.said)
+            async with httpx.AsyncClient() as http:
+                assert (await http.get(str(office.record["environment_card_url"]))).json()["name"] == "office"
+
+    run(body())
+
+
+async def lives(live: LiveEnvironment) -> Life:
     assert isinstance(live, TellsLife)
-    now = await live.life()
+    return await live.life()
+
+
+async def changed(live: LiveEnvironment, before: Life) -> Life | None:
+    now = await lives(live)
     return now if now.started != before.started else None
 
 

@@ -155,6 +155,10 @@ class ContainerPlace(HelperPlace):
                 raise await self._explained(error) from error
         self._pulse.watch()
 
+    def lost(self, error: InfrastructureError) -> None:
+        """Somebody else found it not running, before its connection here broke: `ready` looks again."""
+        self._connection.close(error)
+
     async def life(self) -> str:
         """When its engine started it, by the engine's clock: tells one life of the container from the next.
 

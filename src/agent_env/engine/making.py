@@ -19,6 +19,7 @@ from agent_env.engine.teardown import CONTAINER_KIND
 from agent_env.environments.contract import ContainerWanted, DeployPlan, SandboxWanted
 from agent_env.errors import (
     AgentEnvError,
+    ContainerNotRunningError,
     EngineDeniedError,
     EngineUnavailableError,
     InternalError,
@@ -361,7 +362,11 @@ class RunMaking:
         leads = [keeper.ToHost(listen, at) for listen, at in self._shared.sandboxes.leads(sandbox_id, name).items()]  # as to executors
         relays += [*leads, *(each for each in (known.relays if known else ()) if isinstance(each, keeper.ToHost) and each not in leads)]
         carried = keeper.Carried(called, keeper.in_container(place), tuple(relays))
-        await keeper.carry(self.state_root, carried, limits=self.limits)
+        try:
+            await keeper.carry(self.state_root, carried, limits=self.limits)
+        except ContainerNotRunningError as error:  # it ended after the last look at it
+            place.lost(error)
+            raise
 
     # words
 

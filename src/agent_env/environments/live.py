@@ -20,7 +20,7 @@ from agent_env.environments.http import new_client, read_json
 from agent_env.environments.readiness import eager, listening
 from agent_env.environments.records import DATABASE, GATEWAY
 from agent_env.environments.tunnel import GetPlace, PlaceTransport
-from agent_env.errors import PlacementError, SandboxUnavailableError
+from agent_env.errors import ContainerNotRunningError, PlacementError, SandboxUnavailableError
 from agent_env.places import Endpoint, Place, Published, Shape, View
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.waiting import poll, together
@@ -277,12 +277,22 @@ class GatewayEnvironment(RecordedEnvironment):
         if own.container_id is not None and own.control_port and own.control_host_port:
             await self._making.relay(own.sandbox_id, place, own.container_name or own.name, {own.control_port: own.control_host_port})
 
+    async def _stood(self) -> None:
+        """Has it running and carried for. One that ends between the look at it and the carrying is started again by the next look."""
+        for _ in range(self.limits.environment_repeats):
+            try:
+                await self.carried(await self.place())
+            except ContainerNotRunningError:
+                continue
+            return
+        await self.carried(await self.place())
+
     async def life(self) -> Life:
         """See `contract.TellsLife`; also of the process in the gateway's container, and of what carries for it."""
         from agent_env.keeper import recorded_owner
 
+        await self._stood()
         stands = await super().life()
-        await self.carried(await self.place())
 
         async def answers() -> str | None:
             try:

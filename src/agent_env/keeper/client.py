@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from agent_env import errors
 from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.errors import DeadlineError, InfrastructureError, PortTakenError, SandboxUnavailableError, StorageError, TransportLostError
+from agent_env.errors import DeadlineError, InfrastructureError, SandboxUnavailableError
 from agent_env.keeper.records import MOST_TOLD, Carried, FromHost, Records
 from agent_env.keeper.wiring import egress_of
 from agent_env.places.helper.connection import connected_socket
@@ -40,7 +41,10 @@ _KEPT_VARIABLES = (
 )
 _NOBODY = (FileNotFoundError, ConnectionRefusedError)
 
-_KINDS = {kind.code: kind for kind in (SandboxUnavailableError, TransportLostError, PortTakenError, StorageError, DeadlineError)}
+_KINDS: Mapping[str, type[InfrastructureError]] = {
+    kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, InfrastructureError)
+}
+"""What it may say that it met, each as the kind that it is here."""
 
 Tell = Callable[[Mapping[str, Any]], None]
 """Called with `host`, `port` and `why` of something that a place was refused."""
