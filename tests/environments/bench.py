@@ -15,7 +15,7 @@ from agent_env.engine import Engine
 from agent_env.engine.making import RunMaking
 from agent_env.engine.owned import OwnedRun
 from agent_env.engine.resume import Resumption
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.engine.signals import Cancellation
 from agent_env.environments.contract import DeployOptions, DeployPlan, LiveEnvironment, ServerPlan
 from agent_env.environments.deploy import attach, deploy

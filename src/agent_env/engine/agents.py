@@ -26,7 +26,7 @@ from agent_env.engine.agent_making import AgentMaking
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.prompts import Prompts
 from agent_env.engine.retelling import agent_reference, models_reference
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.environments.records import GATEWAY
 from agent_env.errors import InfrastructureError, UserError
 from agent_env.places import Shape, View

@@ -13,7 +13,7 @@ from agent_env.documents.records import DeployedEnvironment
 from agent_env.documents.stored import Ref
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.making import RunMaking
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.environments.deploy import attach, deploy, plan_of
 from agent_env.environments.lookup import StoredLookup
 from agent_env.errors import InfrastructureError

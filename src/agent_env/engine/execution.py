@@ -16,8 +16,9 @@ from agent_env.engine.context import Committed, Fold, thawed
 from agent_env.engine.events import CLEAN_UP_FAILED, STEP_DONE, STEP_FAILED, STEP_RETRIED, STEP_STARTED
 from agent_env.engine.outcome import described, expiry_hint
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.run import AttemptRun, Shared
+from agent_env.engine.run import AttemptRun
 from agent_env.engine.scheduler import Ended
+from agent_env.engine.shared import Shared
 from agent_env.engine.standing import carried_out
 from agent_env.engine.teardown import sandbox_ids
 from agent_env.errors import AgentEnvError, StepTimeoutError, StorageError

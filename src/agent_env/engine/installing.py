@@ -26,8 +26,8 @@ from agent_env.sandboxes.contract import LeadsToHost
 if TYPE_CHECKING:
     from agent_env.broker import ModelAccess
     from agent_env.documents.agent import AgentDocument
-    from agent_env.engine.run import Shared
     from agent_env.engine.sandboxes import Held
+    from agent_env.engine.shared import Shared
     from agent_env.steps.contract import InstallRequest, Tell
 
 _DOCKER = ("docker",)

@@ -12,7 +12,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.context import Fold
 from agent_env.engine.events import EventStream
 from agent_env.engine.execution import committed_of
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import PROMPT_KIND
 from agent_env.errors import AgentEnvError, PlacementError
 from agent_env.steps.prompting import ENDED

@@ -30,7 +30,7 @@ from agent_env.stores.installation import InstallationKey
 from agent_env.stores.packing import dump
 
 if TYPE_CHECKING:
-    from agent_env.engine.run import Shared
+    from agent_env.engine.shared import Shared
     from agent_env.keeper.telling import ModelsTold
     from agent_env.stores.records import RunRow
 

@@ -27,9 +27,9 @@ from agent_env.engine.outcome import RunOutcome, described, word_of
 from agent_env.engine.plan import TaskPlan, read_steps
 from agent_env.engine.prefetch import prefetching
 from agent_env.engine.resume import Resumption, recover
-from agent_env.engine.run import Shared
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.scheduler import Drive, Rule, Scheduler, first_error
+from agent_env.engine.shared import Shared
 from agent_env.engine.signals import Cancellation
 from agent_env.engine.teardown import TeardownReport
 from agent_env.environments.settings import EnvironmentSettings

@@ -20,7 +20,7 @@ from agent_env.engine.events import STEP_PROGRESS
 from agent_env.engine.fallback import links
 from agent_env.engine.image_progress import ImageProgress
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.errors import AgentEnvError
 from agent_env.sandboxes.contract import BuildsImages, PreparesImages
 from agent_env.steps.contract import Step

@@ -11,7 +11,7 @@ from agent_env.engine.teardown import PROMPT_KIND
 from agent_env.stores.records import Resource
 
 if TYPE_CHECKING:
-    from agent_env.engine.run import Shared
+    from agent_env.engine.shared import Shared
 
 _PROVIDER = "a2a"
 

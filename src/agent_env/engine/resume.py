@@ -16,7 +16,7 @@ from agent_env.engine.context import Committed
 from agent_env.engine.execution import CANCELLED, COMPLETED, DEPLOYED, Execution
 from agent_env.engine.graph import Graph
 from agent_env.engine.names import FORGIVING
-from agent_env.engine.run import Shared
+from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import sandbox_ids
 from agent_env.errors import ContainerNotRunningError, PlaceLostError, ResumeRefusedError, SandboxUnavailableError
 from agent_env.steps.contract import OnResume
