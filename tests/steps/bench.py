@@ -30,7 +30,7 @@ LIMITS = replace(DEFAULT_LIMITS, kill_grace_seconds=0.5)
 
 
 class BenchRun:
-    """One attempt on the bench. Implements `steps.contract.Run`."""
+    """One attempt on the bench. Implements `steps.run.Run`."""
 
     def __init__(self, folder: Path) -> None:
         self.run_id, self.task_id, self.instance_id = "run-bench", "bench", "bench-12345678"

@@ -67,7 +67,7 @@ async def start(shared: Shared, request: ContainerRequest, record: DeployedSandb
     """Builds or fetches the image, journals the container, and starts it.
 
     Raises:
-        AgentEnvError: See `steps.contract.Run.start_container`.
+        AgentEnvError: See `steps.run.Run.start_container`.
     """
     refuse_privileges(request, shared.privileges)
     held = await shared.sandboxes.hold(record.sandbox_id, record.sandbox_type)

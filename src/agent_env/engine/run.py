@@ -1,4 +1,4 @@
-"""What a step sees of its run: one object per attempt. Implements `steps.contract.Run`."""
+"""What a step sees of its run: one object per attempt. Implements `steps.run.Run`."""
 
 from __future__ import annotations
 
