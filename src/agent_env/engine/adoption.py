@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import EPOCH_LABEL, EXPIRES_LABEL, HOME_LABEL, SANDBOX_LABEL, Installation
 from agent_env.engine.options import Providers, Stores
-from agent_env.engine.sandboxes import EPOCH_BASE, RESOURCE_KIND
+from agent_env.engine.sandbox_records import EPOCH_BASE, RESOURCE_KIND
 from agent_env.engine.teardown import Removal, removals_of, rows_beside
 from agent_env.errors import PlaceLostError, PlacementError, RunOwnedError
 from agent_env.stores import handover

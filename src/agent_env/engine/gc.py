@@ -22,7 +22,7 @@ from agent_env.defaults import Limits
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, Installation
 from agent_env.engine.options import Providers, Stores
-from agent_env.engine.sandboxes import RESOURCE_KIND
+from agent_env.engine.sandbox_records import RESOURCE_KIND
 from agent_env.engine.teardown import DEFAULT_PROVIDER, Removal, TeardownReport, close_rows, remove_all
 from agent_env.errors import AgentEnvError, NotFoundError, RunOwnedError
 from agent_env.sandboxes.contract import Sweeps

@@ -13,7 +13,8 @@ from agent_env.documents.updates import Json
 from agent_env.engine.containers import images_on
 from agent_env.engine.image_progress import ImageProgress
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL
-from agent_env.engine.sandboxes import CONTAINER_ID, SECRETS, Held
+from agent_env.engine.sandbox_records import CONTAINER_ID, SECRETS
+from agent_env.engine.sandboxes import Held
 from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import CONTAINER_KIND
 from agent_env.environments.contract import ContainerWanted, DeployPlan, SandboxWanted

@@ -9,18 +9,28 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from agent_env.clock import Clock, timestamp
+from agent_env.clock import Clock
 from agent_env.defaults import Limits
-from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, Installation
 from agent_env.engine.retelling import values_of
+from agent_env.engine.sandbox_records import (
+    CONTAINER_ID,
+    EPOCH_BASE,
+    LEADS,
+    RESOURCE_KIND,
+    SECRETS,
+    facts_of,
+    notes_of,
+    record_of,
+    row_of,
+    spec_of,
+)
 from agent_env.engine.teardown import CONTAINER_KIND, DEFAULT_PROVIDER, Removal, TeardownReport, remove_all
 from agent_env.errors import (
     ContainerNotRunningError,
@@ -32,7 +42,7 @@ from agent_env.errors import (
 )
 from agent_env.ids import new_sandbox_id
 from agent_env.places import Shape
-from agent_env.sandboxes.contract import MayBeAway, PreparesImages, Provider, Sandbox, SandboxSpec, TakesSecrets
+from agent_env.sandboxes.contract import MayBeAway, PreparesImages, Provider, Sandbox, TakesSecrets
 from agent_env.sandboxes.reporting import Reporting
 from agent_env.steps.contract import SandboxRequest
 from agent_env.stores.records import OPEN_STATES, Lease, Resource, ResourceRow
@@ -42,17 +52,6 @@ if TYPE_CHECKING:
     from agent_env.engine.options import Providers
     from agent_env.stores import Journal
     from agent_env.stores.secrets import Secrets
-
-RESOURCE_KIND = "sandbox"
-_NOTED = ("mode", "levels", "network", "passed_over")
-CONTAINER_ID = "container_id"
-"""Fact of a sandbox that is a container beside its machine's shell: the engine's id."""
-SECRETS = "secrets"
-"""Fact of what was told something in confidence: variable → the reference that leads to its value, never the value."""
-LEADS = "leads"
-"""Fact of a container beside a machine: port of its loopback → port of this machine's."""
-EPOCH_BASE = "epoch_base"
-"""Fact of an adopted sandbox: epochs of its earlier runs, so that its places see epochs that only grow."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Sandboxes:
 
     def note(self, resource: Resource, facts: Mapping[str, Json]) -> None:
         """A container beside a machine is being made, or was."""
-        self._beside[resource.id] = self._live_row(resource, facts)
+        self._beside[resource.id] = row_of(resource, facts, self._lease, self._clock)
 
     def leads(self, sandbox_id: str, name: str) -> dict[int, int]:
         """Port of a container's own loopback → port of this machine's: what was made to answer there, beside a machine."""
@@ -149,10 +148,7 @@ class Sandboxes:
 
     def notes(self) -> dict[str, Json]:
         """What the run's record says of its sandboxes: provider, how each limit holds, and the network that is in force."""
-        return {
-            row.name: {"sandbox_id": row.id, "provider": row.provider, **{key: row.facts[key] for key in _NOTED if key in row.facts}}
-            for row in self._rows.values()
-        }
+        return notes_of(self._rows.values())
 
     async def deploy(self, request: SandboxRequest, attempt_id: str) -> DeployedSandbox:
         """Makes a sandbox with the first provider of the request's chain that can; the record says which, and why others did not.
@@ -173,7 +169,7 @@ class Sandboxes:
         async with deadline(self._limits.deploy_seconds, f"asking the provider {name!r} what it can do"):
             capabilities = await provider.capabilities()
         sandbox_id = new_sandbox_id(name)
-        spec = self._spec(sandbox_id, request)
+        spec = spec_of(request, sandbox_id, self._lease, installation=self._installation, limits=self._limits, clock=self._clock)
         problems = provider.problems(spec, capabilities)
         if problems:
             raise (provider.away(spec) if isinstance(provider, MayBeAway) else None) or UnsupportedError("; ".join(problems))
@@ -194,86 +190,20 @@ class Sandboxes:
         try:
             async with deadline(self._limits.deploy_seconds, f"creating sandbox {request.sandbox_name!r} with the provider {name!r}"):
                 sandbox = await provider.create(spec)
-            facts: dict[str, Json] = {
-                **sandbox.info.facts,
-                **resource.facts,
-                **({SECRETS: dict(request.references)} if request.references else {}),
-                "levels": {name: str(level) for name, level in sandbox.levels.items()},
-                "network": str(sandbox.network.mode),
-            }
+            facts = facts_of(request, sandbox, resource.facts)
             await self._journal.opened(self._lease, sandbox_id, facts)
         except BaseException:  # a cancellation too must not leave a half-made sandbox
             await shielded(self._undo(resource, provider), seconds=self._limits.cleanup_seconds, what=f"removing sandbox {sandbox_id}")
             raise
-        held = self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
+        self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
         self._hear(sandbox_id, sandbox)
-        self._rows[sandbox_id] = self._live_row(resource, facts)
-        return self._record(request, spec, held, name)
+        self._rows[sandbox_id] = row_of(resource, facts, self._lease, self._clock)
+        return record_of(request, sandbox_id, sandbox, name, self._clock)
 
     async def _undo(self, resource: Resource, provider: Provider) -> None:
         """A sandbox whose making was cut. What can't be removed now keeps its open row, so teardown and gc find it."""
-        self._rows[resource.id] = self._live_row(resource, resource.facts)
+        self._rows[resource.id] = row_of(resource, resource.facts, self._lease, self._clock)
         await remove_all([Removal(resource.id, provider.name, resource.id)], self._providers, limits=self._limits, closed=self._closed)
-
-    def _live_row(self, resource: Resource, facts: Mapping[str, Json]) -> ResourceRow:
-        now = timestamp(self._clock.now())
-        return ResourceRow(
-            id=resource.id,
-            run_id=self._lease.run_id,
-            attempt_id=resource.attempt_id,
-            epoch=self._lease.epoch,
-            kind=resource.kind,
-            provider=resource.provider,
-            name=resource.name,
-            state="live",
-            labels=resource.labels,
-            facts=facts,
-            expires_at=resource.expires_at,
-            created_at=now,
-            changed_at=now,
-        )
-
-    def _spec(self, sandbox_id: str, request: SandboxRequest) -> SandboxSpec:
-        labels = self._installation.labels(
-            self._lease.run_id, sandbox_id, epoch=self._lease.epoch, ttl_seconds=request.ttl_seconds, clock=self._clock
-        )
-        return SandboxSpec(
-            sandbox_id=sandbox_id,
-            mode=request.mode,
-            image=request.image,
-            cpu=request.cpu,
-            memory_bytes=request.memory_bytes,
-            disk_bytes=request.disk_bytes,
-            processes=self._limits.sandbox_processes,
-            ttl_seconds=request.ttl_seconds,
-            ports=tuple(request.exposed_ports) if request.port is None else (*request.exposed_ports, request.port),
-            env=request.env,
-            secrets=request.secrets,
-            network=request.network,
-            labels={**{f"agentenv.attribution.{key}": value for key, value in request.attribution.items()}, **labels},
-            epoch=self._lease.epoch,
-            token=self._installation.token(self._lease.run_id, sandbox_id),
-            restart=request.restart,
-            leads=request.leads,
-        )
-
-    def _record(self, request: SandboxRequest, spec: SandboxSpec, held: Held, provider: str) -> DeployedSandbox:
-        sandbox, now = held.sandbox, self._clock.now()
-        container = sandbox.info.facts.get("container_id")
-        tunnels = {str(port): url for port, url in sandbox.published.tunnels.items()}
-        network: NetworkPolicy = sandbox.network
-        return DeployedSandbox(
-            sandbox_name=request.sandbox_name,
-            sandbox_id=spec.sandbox_id,
-            sandbox_mode=request.mode,
-            sandbox_type=provider,
-            tunnel_urls=tunnels or None,
-            created_at_utc=timestamp(now),
-            expires_at_utc=timestamp(now + timedelta(seconds=request.ttl_seconds)),
-            network_policy=network.model_dump(mode="json"),
-            container_id=str(container) if container else None,
-            placement=request.mode,
-        )
 
     async def hold(self, sandbox_id: str, provider_name: str | None = None) -> Held:
         """The live handle of a sandbox of this run, attached when this process does not have it yet.
