@@ -81,11 +81,9 @@ def find_run(stores: Memory | Stores, prefix: str) -> RunRow:
 def context_of(stored: StoredRun) -> dict[str, Any]:
     """A run's context as it is recorded, without secrets."""
     from agent_env.documents.context import safe_context
-    from agent_env.engine.context import Fold
-    from agent_env.engine.execution import committed_of
+    from agent_env.engine.history import fold_of
 
-    ended = [committed for attempt in stored.attempts if (committed := committed_of(attempt)) is not None]
-    return safe_context(Fold.of(stored.context or {}, ended, stored.resets).context)
+    return safe_context(fold_of(stored).context)
 
 
 @asynccontextmanager

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, cast
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Literal, Self
 
 from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
-from agent_env.documents.outcomes import Kind, Status
-from agent_env.documents.records import DeployedAgent, DeployedSandbox
+from agent_env.documents.outcomes import Kind
 from agent_env.documents.updates import Json
 from agent_env.engine import control
-from agent_env.engine.context import Fold
 from agent_env.engine.events import Event, Observer
-from agent_env.engine.execution import committed_of
 from agent_env.engine.gc import KEPT_NOTE, Collector, GcReport
+from agent_env.engine.history import ENDED, fold_of, outcome_of
 from agent_env.engine.installation import Installation, installation_of
 from agent_env.engine.options import Providers, RunOptions, Stores
 from agent_env.engine.outcome import RunOutcome
@@ -27,25 +23,21 @@ from agent_env.engine.plan import TaskPlan
 from agent_env.engine.preflight import PRIVILEGES_KEY, Preflight, findings
 from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.signals import Cancellation, to_its_end
-from agent_env.engine.submission import learn_references, learn_secrets, prepared
-from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, close_prompts, close_rows, removals_of, remove_all
+from agent_env.engine.submission import learn_secrets, prepared
+from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, close_prompts, remove_context
 from agent_env.environments.settings import EnvironmentSettings
-from agent_env.errors import DeadlineError, InfrastructureError, PlacementError, RunOwnedError
-from agent_env.places import Place, Shape
+from agent_env.errors import InfrastructureError, RunOwnedError
+from agent_env.places import Place
 from agent_env.stores import handover
 from agent_env.stores.owners import Owner
-from agent_env.stores.records import Lease, StoredRun
-from agent_env.waiting import poll
+from agent_env.stores.records import Lease
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent
     from agent_env.config import Config
-    from agent_env.engine.teardown import Removal
     from agent_env.environments import LiveEnvironment
     from agent_env.redaction import Redactor
     from agent_env.sandboxes.contract import Provider
-
-ENDED = ("completed", "failed", "cancelled")
 
 
 class Engine:
@@ -84,7 +76,7 @@ class Engine:
         """What was submitted here and waits to be executed; a resume reads it from the database instead."""
         self._house = House(
             stores,
-            self._provider,
+            self.provider,
             self.installation,
             config.sandbox.default or DEFAULT_PROVIDER,
             self.redactor,
@@ -112,9 +104,6 @@ class Engine:
 
     def provider(self, name: str) -> Provider:
         """A provider of this engine's, which closes it."""
-        return self._provider(name)
-
-    def _provider(self, name: str) -> Provider:
         if name not in self._providers:
             self._providers[name] = self._make_provider(name)
         return self._providers[name]
@@ -149,7 +138,7 @@ class Engine:
         house = self._house
         return await findings(
             plans,
-            self._provider,
+            self.provider,
             self.stores.secrets,
             default=house.default_provider,
             overrides=overrides or {},
@@ -233,26 +222,11 @@ class Engine:
         Raises:
             NotFoundError: There is no such run.
         """
-        stored = self.stores.journal.load(run_id)
-        run, fold = stored.run, _fold_of(stored)
-        ended: Status = cast("Status", run.status) if run.status in ENDED else "cancelled"
-        worked = sum(row.duration_seconds or 0.0 for row in stored.attempts if not row.superseded)
-        return RunOutcome(
-            run_id=run.run_id,
-            instance_id=run.instance_id,
-            task_id=run.task_id,
-            task_version=run.task_version,
-            status=ended,
-            kind=Kind(run.kind) if run.kind else Kind.UNRECOGNISED,
-            scores=dict(fold.scores),
-            duration_seconds=worked if run.duration_seconds is None else run.duration_seconds,
-            error=run.error,
-            context=fold.context,
-        )
+        return outcome_of(self.stores.journal.load(run_id))
 
     def context(self, run_id: str) -> Mapping[str, Json]:
         """A run's context document as committed: what `--context-json` reads."""
-        return _fold_of(self.stores.journal.load(run_id)).context
+        return fold_of(self.stores.journal.load(run_id)).context
 
     async def cancel(self, run_id: str, *, by: str = "") -> bool:
         """Asks a run to stop, wherever it runs; asking twice stops its clean-up. Returns whether there was anything to stop.
@@ -280,9 +254,8 @@ class Engine:
         await self.stores.journal.set_run(lease, status="cancelled", kind=str(Kind.CANCELLED), word="cancelled", error=error)
         report = await self._tear_down(lease)
         if not report.clean:
-            why = "; ".join([*(f"{name}: {why}" for name, why in report.failed.items()), *(f"{name}: not tried" for name in report.left)])
             raise InfrastructureError(
-                f"run {run_id} is cancelled, but not all that it made is gone ({why})",
+                f"run {run_id} is cancelled, but not all that it made is gone ({report.why})",
                 concerns=run_id,
                 hint=f"agent-env runs teardown {run_id} tries again",
             )
@@ -310,17 +283,7 @@ class Engine:
         Raises:
             RunOwnedError: A live run uses one of the sandboxes.
         """
-        removals = list(removals_of(context))
-        journal = self.stores.journal
-        for removal in removals:
-            row = journal.resource(removal.sandbox_id)
-            if row is not None and journal.is_owned(row.run_id):
-                raise RunOwnedError(f"sandbox {removal.sandbox_id} is in use by run {row.run_id}", concerns=row.run_id)
-
-        async def closed(removal: Removal) -> None:
-            await close_rows(journal, removal.sandbox_id)
-
-        return await remove_all(removals, self._provider, limits=self._house.limits, closed=closed)
+        return await remove_context(context, self.stores.journal, self.provider, limits=self._house.limits)
 
     async def gc(
         self,
@@ -344,7 +307,7 @@ class Engine:
         names = {*self._house.default_provider.replace(" ", "").split(","), *providers}
         patience = 0.0 if include_kept else older_than_seconds
         house = self._house
-        collector = Collector(self.stores, self._provider, self.installation, house.limits, house.clock, names, patience, self._config)
+        collector = Collector(self.stores, self.provider, self.installation, house.limits, house.clock, names, patience, self._config)
         return await collector.collect(dry_run=dry_run)
 
     async def place_of_run(self, run_id: str, name: str | None = None) -> Place:
@@ -359,23 +322,9 @@ class Engine:
         Raises:
             PlacementError: There is none of that name, or several.
         """
-        stored = self.stores.journal.load(run_id)
-        await asyncio.to_thread(learn_references, stored.task or {}, self.stores.secrets)
-        context = _fold_of(stored).context
-        agents = {str(r["agent_name"]): DeployedAgent.read(r) for r in context.get("deployed_agents") or ()}
-        machines = {str(r["sandbox_name"]): DeployedSandbox.read(r) for r in context.get("deployed_sandboxes") or ()}
-        records: dict[str, DeployedAgent | DeployedSandbox] = {**agents, **machines}
-        if name is None and len(records) == 1:
-            name = next(iter(records))
-        record = records.get(name or "")
-        if record is None or record.sandbox_id is None:
-            raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {', '.join(records) or 'none'}")
-        lease = Lease(run_id, stored.run.epoch, Owner.this_process())
-        sandboxes = self._house.sandboxes(lease, stored)
-        held = await sandboxes.hold(record.sandbox_id, record.sandbox_type)
-        beside = held.shape is Shape.MACHINE_BACKED and record.recorded in {"container", "in_container"}
-        container_id = record.container_id or (await sandboxes.own_container(record.sandbox_id, held) if beside else None)
-        return await (held.sandbox.machine() if container_id is None else held.sandbox.container(container_id))
+        from agent_env.engine.looking import place_of
+
+        return await place_of(self._house, self.stores.journal.load(run_id), name)
 
     @asynccontextmanager
     async def environment_of_run(self, run_id: str, env_id: str | None = None) -> AsyncIterator[LiveEnvironment]:
@@ -438,31 +387,12 @@ class Engine:
 
     async def events(self, run_id: str, *, after: int = 0) -> AsyncIterator[Event]:
         """A run's events past `after`: live to its end while it runs on this machine, else what is stored."""
-        folder = control.run_folder(self.installation.state_root, run_id)
-        last = after
-        await self._until_it_listens(run_id, folder)
-        async for line in control.stream(folder, {"do": "events", "after": after}):
-            last = line["seq"]
-            yield Event(**line)
-        while rows := self.stores.journal.events(run_id, last):
-            for row in rows:
-                last = row.seq
-                yield Event(row.run_id, row.seq, row.at, row.kind, row.step_id, row.payload)
+        from agent_env.engine.looking import events_of
 
-    async def _until_it_listens(self, run_id: str, folder: Path) -> None:
-        """A run that has just begun opens its socket in a moment; one on another machine never does."""
-
-        async def look() -> bool | None:
-            return True if control.is_open(folder) or not self.stores.journal.is_owned(run_id) else None
-
-        limits = self._house.limits
-        with suppress(DeadlineError):
-            await poll(look, within_seconds=limits.connect_seconds, what=f"the control socket of run {run_id}", limits=limits)
+        async with aclosing(events_of(self._house, run_id, after)) as events:
+            async for event in events:
+                yield event
 
     def plan(self, run_id: str) -> TaskPlan:
         """The task that a run was stored with."""
         return plan_of(self.stores.journal.load(run_id), self.stores)
-
-
-def _fold_of(stored: StoredRun) -> Fold:
-    return Fold.of(stored.context or {}, (c for row in stored.attempts if (c := committed_of(row))), stored.resets)

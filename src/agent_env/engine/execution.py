@@ -14,6 +14,7 @@ from agent_env.documents.outcomes import Kind, kind_of
 from agent_env.documents.updates import AppendRecord, Json, Update, decode, encode
 from agent_env.engine.context import Committed, Fold, thawed
 from agent_env.engine.events import CLEAN_UP_FAILED, STEP_DONE, STEP_FAILED, STEP_RETRIED, STEP_STARTED
+from agent_env.engine.history import CANCELLED, COMPLETED, FAILED
 from agent_env.engine.outcome import described, expiry_hint
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.run import AttemptRun
@@ -28,9 +29,7 @@ from agent_env.waiting import back_off, shielded
 
 if TYPE_CHECKING:
     from agent_env.redaction import Redactor
-    from agent_env.stores.records import AttemptRow
 
-COMPLETED, FAILED, CANCELLED = "completed", "failed", "cancelled"
 DEPLOYED = ("deployed_envs", "deployed_agents", "deployed_sandboxes")
 
 
@@ -280,11 +279,3 @@ def rolled_back_sandboxes(updates: Iterable[Update]) -> dict[str, Json]:
                 entry["sandbox_ids"] = thawed(update.record.get("sandbox_ids") or {})
             listed[update.list].append(entry)
     return dict(listed)
-
-
-def committed_of(row: AttemptRow) -> Committed | None:
-    """A stored attempt as the fold needs it; None when it has not ended, or was cut and counts for nothing."""
-    if row.ended is None or row.state == CANCELLED:
-        return None
-    failure = (row.error or {}).get("failed_step")
-    return Committed(row.attempt_id, row.step_id, tuple(decode(row.updates)), failure, dict(row.scores), superseded=row.superseded)

@@ -1,30 +1,78 @@
-"""Environments and agents of a stored run, at hand of somebody who does not own the run: for people to look at, and to talk with."""
+"""Events, places, environments and agents of a run, at hand of somebody who does not own it: for people to look at, and to talk with."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env.documents.records import DeployedAgent, DeployedEnvironment
+from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
 from agent_env.documents.updates import Json
-from agent_env.engine.context import Fold
-from agent_env.engine.events import EventStream
-from agent_env.engine.execution import committed_of
+from agent_env.engine import control
+from agent_env.engine.events import Event, EventStream
+from agent_env.engine.history import fold_of
 from agent_env.engine.shared import Shared
+from agent_env.engine.submission import learn_references
 from agent_env.engine.teardown import PROMPT_KIND
-from agent_env.errors import AgentEnvError, PlacementError
+from agent_env.errors import AgentEnvError, DeadlineError, PlacementError
+from agent_env.places import Place, Shape
 from agent_env.steps.prompting import ENDED
 from agent_env.stores.owners import Owner
 from agent_env.stores.records import OPEN_STATES, Lease
-from agent_env.waiting import pause
+from agent_env.waiting import pause, poll
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent
     from agent_env.engine.owned import House
     from agent_env.environments import LiveEnvironment
     from agent_env.stores.records import ResourceRow, StoredRun
+
+
+async def events_of(house: House, run_id: str, after: int) -> AsyncGenerator[Event, None]:
+    """A run's events. See `Engine.events`."""
+    folder, journal = control.run_folder(house.installation.state_root, run_id), house.stores.journal
+    last = after
+    await _until_it_listens(house, run_id, folder)
+    async for line in control.stream(folder, {"do": "events", "after": after}):
+        last = line["seq"]
+        yield Event(**line)
+    while rows := journal.events(run_id, last):
+        for row in rows:
+            last = row.seq
+            yield Event(row.run_id, row.seq, row.at, row.kind, row.step_id, row.payload)
+
+
+async def _until_it_listens(house: House, run_id: str, folder: Path) -> None:
+    """A run that has just begun opens its socket in a moment; one on another machine never does."""
+
+    async def look() -> bool | None:
+        return True if control.is_open(folder) or not house.stores.journal.is_owned(run_id) else None
+
+    limits = house.limits
+    with suppress(DeadlineError):
+        await poll(look, within_seconds=limits.connect_seconds, what=f"the control socket of run {run_id}", limits=limits)
+
+
+async def place_of(house: House, stored: StoredRun, name: str | None) -> Place:
+    """A place of a sandbox or an agent. See `Engine.place_of_run`."""
+    await asyncio.to_thread(learn_references, stored.task or {}, house.stores.secrets)
+    run_id, context = stored.run.run_id, fold_of(stored).context
+    agents = {str(r["agent_name"]): DeployedAgent.read(r) for r in context.get("deployed_agents") or ()}
+    machines = {str(r["sandbox_name"]): DeployedSandbox.read(r) for r in context.get("deployed_sandboxes") or ()}
+    records: dict[str, DeployedAgent | DeployedSandbox] = {**agents, **machines}
+    if name is None and len(records) == 1:
+        name = next(iter(records))
+    record = records.get(name or "")
+    if record is None or record.sandbox_id is None:
+        raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {', '.join(records) or 'none'}")
+    sandboxes = house.sandboxes(Lease(run_id, stored.run.epoch, Owner.this_process()), stored)
+    held = await sandboxes.hold(record.sandbox_id, record.sandbox_type)
+    beside = held.shape is Shape.MACHINE_BACKED and record.recorded in {"container", "in_container"}
+    container_id = record.container_id or (await sandboxes.own_container(record.sandbox_id, held) if beside else None)
+    return await (held.sandbox.machine() if container_id is None else held.sandbox.container(container_id))
 
 
 @asynccontextmanager
@@ -87,8 +135,7 @@ def _prompts(rows: Iterable[ResourceRow]) -> list[ResourceRow]:
 async def _shared(house: House, stored: StoredRun) -> AsyncIterator[Shared]:
     """The run as its record tells of it; its owner keeps its hold on it."""
     run = stored.run
-    ended = (committed for row in stored.attempts if (committed := committed_of(row)))
-    context = Fold.of(stored.context or {}, ended, stored.resets).context
+    context = fold_of(stored).context
     lease = Lease(run.run_id, run.epoch, Owner.this_process())
     shared = Shared(
         run_id=run.run_id,

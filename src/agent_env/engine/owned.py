@@ -18,9 +18,10 @@ from agent_env.engine import control, lease
 from agent_env.engine.adoption import adopt_all
 from agent_env.engine.context import Fold
 from agent_env.engine.events import EGRESS_REFUSED, RUN_FINISHED, RUN_STARTED, TEARDOWN, Event, EventStream, Observer
-from agent_env.engine.execution import Execution, committed_of
+from agent_env.engine.execution import Execution
 from agent_env.engine.gc import KEPT_NOTE
 from agent_env.engine.graph import Graph
+from agent_env.engine.history import fold_of
 from agent_env.engine.installation import Installation
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.outcome import RunOutcome, described, word_of
@@ -175,12 +176,11 @@ class OwnedRun:
 
     def _prepare(self, stored: StoredRun) -> tuple[Shared, Execution, Graph]:
         plan = self._plan or plan_of(stored, self._house.stores)
-        fold = Fold.of(stored.context or {}, (c for row in stored.attempts if (c := committed_of(row))), stored.resets)
         shared = self._share(stored)
         numbers: dict[str, int] = {}
         for row in stored.attempts:
             numbers[row.step_id] = max(row.number, numbers.get(row.step_id, 0))
-        execution = Execution(plan, shared, fold, numbers=numbers)
+        execution = Execution(plan, shared, fold_of(stored), numbers=numbers)
         execution.errors.update({row.attempt_id: {**row.error, "kind": row.kind} for row in stored.attempts if row.error})
         self._execution = execution
         return shared, execution, plan.graph.part(*part_of(stored.run.options))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from agent_env.documents.outcomes import Kind
 from agent_env.documents.updates import AppendRecord, Json
 from agent_env.engine.context import Committed
-from agent_env.engine.execution import CANCELLED, COMPLETED, DEPLOYED, Execution
+from agent_env.engine.execution import DEPLOYED, Execution
 from agent_env.engine.graph import Graph
+from agent_env.engine.history import CANCELLED, COMPLETED
 from agent_env.engine.names import FORGIVING
 from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import sandbox_ids

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import SANDBOX_LABEL
+from agent_env.errors import RunOwnedError
 from agent_env.stores.records import OPEN_STATES, ResourceRow
 from agent_env.waiting import deadline
 
@@ -53,6 +54,11 @@ class TeardownReport:
     def clean(self) -> bool:
         """Nothing is left."""
         return not self.failed and not self.left
+
+    @property
+    def why(self) -> str:
+        """Of each sandbox that is left, the reason."""
+        return "; ".join([*(f"{name}: {why}" for name, why in self.failed.items()), *(f"{name}: not tried" for name in self.left)])
 
     def to_json(self) -> dict[str, Json]:
         """The report as data."""
@@ -111,6 +117,24 @@ async def remove_all(
         failed={name: why for name, why in outcomes.items() if isinstance(why, str)},
         left=tuple(name for name in wanted if name not in outcomes),
     )
+
+
+async def remove_context(context: Mapping[str, Json], journal: Journal, providers: Providers, *, limits: Limits) -> TeardownReport:
+    """Removes what a context document names, and closes the rows that this database has of it.
+
+    Raises:
+        RunOwnedError: A live run uses one of the sandboxes.
+    """
+    removals = list(removals_of(context))
+    for removal in removals:
+        row = journal.resource(removal.sandbox_id)
+        if row is not None and journal.is_owned(row.run_id):
+            raise RunOwnedError(f"sandbox {removal.sandbox_id} is in use by run {row.run_id}", concerns=row.run_id)
+
+    async def closed(removal: Removal) -> None:
+        await close_rows(journal, removal.sandbox_id)
+
+    return await remove_all(removals, providers, limits=limits, closed=closed)
 
 
 async def close_rows(journal: Journal, sandbox_id: str) -> None:
