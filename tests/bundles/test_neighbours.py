@@ -10,7 +10,8 @@ import pytest
 from agent_env.bundles.installed import installed_bundles
 from agent_env.bundles.materialising import materialise
 from agent_env.bundles.model import BundleKind
-from agent_env.bundles.plan import BundlePlan, plan_folder
+from agent_env.bundles.plan import plan_folder
+from agent_env.bundles.planned import BundlePlan
 from agent_env.bundles.work import plan_work
 from agent_env.engine.options import Stores
 from agent_env.errors import ProblemsError

@@ -127,7 +127,8 @@ def test_every_kind_of_artifact_is_written_and_read_back(tmp_path: Path, stores:
     root = write(tmp_path / "bundle", files)
     plan = plan_folder(root, stores)
     everything = plan_folder(root, stores)
-    from agent_env.bundles.plan import Write, declared_refs
+    from agent_env.bundles.plan import declared_refs
+    from agent_env.bundles.planned import Write
     from agent_env.bundles.resolve import resolve_bundle
 
     resolved, problems = resolve_bundle(plan.bundle, declared_refs)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from agent_env.bundles.new import new_bundle as new_bundle
     from agent_env.bundles.parse import parse_bundle as parse_bundle
     from agent_env.bundles.parse import read_bundle as read_bundle
-    from agent_env.bundles.plan import BundlePlan as BundlePlan
-    from agent_env.bundles.plan import PlannedTask as PlannedTask
     from agent_env.bundles.plan import plan_bundle as plan_bundle
     from agent_env.bundles.plan import plan_bundle_named as plan_bundle_named
     from agent_env.bundles.plan import plan_folder as plan_folder
+    from agent_env.bundles.planned import BundlePlan as BundlePlan
+    from agent_env.bundles.planned import PlannedTask as PlannedTask
     from agent_env.bundles.report import dry_run_lines as dry_run_lines
     from agent_env.bundles.report import dry_run_report as dry_run_report
     from agent_env.bundles.report import listing_report as listing_report
@@ -55,7 +55,8 @@ _MODULES = {
     "model": ("Bundle", "BundleKind", "Entry", "Settings"),
     "new": ("new_bundle",),
     "parse": ("parse_bundle", "read_bundle"),
-    "plan": ("BundlePlan", "PlannedTask", "plan_bundle", "plan_bundle_named", "plan_folder"),
+    "plan": ("plan_bundle", "plan_bundle_named", "plan_folder"),
+    "planned": ("BundlePlan", "PlannedTask"),
     "report": ("dry_run_lines", "dry_run_report", "listing_report", "summary_lines"),
     "resolve": ("resolve_bundle",),
     "run": ("BundleObserver", "BundleRun", "BundleRunRequest", "DryRun", "TaskRun", "dry_run", "run_bundle"),

@@ -14,7 +14,7 @@ from agent_env.bundles.agents import agent_body
 from agent_env.bundles.documents import Hashes, eval_body, task_body
 from agent_env.bundles.environments import environment_body
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
-from agent_env.bundles.plan import Write
+from agent_env.bundles.planned import Write
 from agent_env.bundles.references import Reference
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError

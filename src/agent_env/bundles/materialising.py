@@ -11,7 +11,7 @@ from agent_env.bundles.documents import IMAGE, WRITERS, Hashes
 from agent_env.bundles.ledger import SCHEME, Check, Checker, Versions, body_of, digest_for
 from agent_env.bundles.lookups import PlanStores
 from agent_env.bundles.model import COLLECTION_OF
-from agent_env.bundles.plan import BundlePlan, PlannedTask, Write
+from agent_env.bundles.planned import BundlePlan, PlannedTask, Write
 from agent_env.bundles.references import ResolvedEntry
 from agent_env.engine.literals import Keep, plan_without_literals, without_literals
 from agent_env.errors import AgentEnvError, Problem, ProblemsError, StorageError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,17 +17,18 @@ from agent_env.bundles.documents import UNWRITABLE, WRITABLE, PlannedArtifacts, 
 from agent_env.bundles.entries import DOCKERFILE
 from agent_env.bundles.environments import IMAGE_TYPE, clash_problems, provider_problem, server_name
 from agent_env.bundles.lookups import Lookups, PlanStores, alias_of
-from agent_env.bundles.model import KINDS, Bundle, BundleKind, Entry
+from agent_env.bundles.model import BundleKind, Entry
 from agent_env.bundles.neighbours import Neighbours
 from agent_env.bundles.parse import read_bundle, sorted_problems
+from agent_env.bundles.planned import BundlePlan, PlannedEval, PlannedTask, Write
 from agent_env.bundles.references import Reference, ResolvedBundle, ResolvedEntry, Unknown
 from agent_env.bundles.resolve import resolve_bundle
 from agent_env.bundles.seeding import seed_findings
-from agent_env.documents.seeds import SeedTable, read_csv
+from agent_env.documents.seeds import read_csv
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
-from agent_env.engine.plan import Suite, TaskPlan, document_problems, plan_task
+from agent_env.engine.plan import Suite, document_problems, plan_task
 from agent_env.environments.registry import provider_types
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
 from agent_env.steps.contract import EntityRef
@@ -35,66 +36,6 @@ from agent_env.steps.registry import meant_type, step_class
 
 if TYPE_CHECKING:
     from agent_env.images import BuildContext
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """An entry whose document must be there before tasks run."""
-
-    resolved: ResolvedEntry
-    bundle_id: str
-    """Id root of the bundle that it comes from."""
-    context: BuildContext | None = None
-    """What an image is built from."""
-
-    @property
-    def entry(self) -> Entry:
-        """The entry as parsed."""
-        return self.resolved.entry
-
-    @property
-    def collection(self) -> str:
-        """Where its document is kept."""
-        return KINDS[self.resolved.entry.kind].collection
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTask:
-    """A task that is ready to run."""
-
-    id: str
-    name: str
-    """How people call it: `tasks/hello.json`, or an id of the stores."""
-    plan: TaskPlan
-    version: int | None = None
-    """Known where the task is in the stores already."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedEval:
-    """An eval and the tasks that it names, by position in the plan's tasks."""
-
-    id: str
-    name: str
-    tasks: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class BundlePlan:
-    """Everything a run of a bundle will do."""
-
-    bundle: Bundle
-    writes: tuple[Write, ...]
-    """In the order of writing: what others need comes first, tasks and evals last."""
-    tasks: tuple[PlannedTask, ...]
-    evals: tuple[PlannedEval, ...] = ()
-    skipped: tuple[str, ...] = ()
-    """Tasks that no selected eval names."""
-    warnings: tuple[Problem, ...] = ()
-    pinned: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Documents of the stores that are used unpinned → the newest version while planning."""
-    seeds: SeedTable | None = None
-    """The file of seeds that was given: a run of each task for each of its rows."""
 
 
 def declared_refs(type: str) -> tuple[EntityRef, ...] | Unknown | None:

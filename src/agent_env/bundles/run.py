@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.locks import bundle_locks
 from agent_env.bundles.materialising import WriteStores, Written, materialise
-from agent_env.bundles.plan import BundlePlan, PlannedEval, plan_folder
+from agent_env.bundles.plan import plan_folder
+from agent_env.bundles.planned import BundlePlan, PlannedEval
 from agent_env.bundles.verdict import Result, Verdict
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
 from agent_env.documents.outcomes import OUTCOMES, Kind

@@ -14,7 +14,8 @@ from agent_env.bundles.lookups import PlanStores, alias_of
 from agent_env.bundles.model import KINDS, Bundle, BundleKind, Entry
 from agent_env.bundles.neighbours import Neighbours
 from agent_env.bundles.parse import find_root, is_bundle, read_bundle, sorted_problems
-from agent_env.bundles.plan import BundlePlan, Planner, declared_refs
+from agent_env.bundles.plan import Planner, declared_refs
+from agent_env.bundles.planned import BundlePlan
 from agent_env.bundles.reading import Folder, Notes
 from agent_env.bundles.resolve import resolve_bundle
 from agent_env.bundles.toml_types import RefKind

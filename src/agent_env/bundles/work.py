@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
-from agent_env.bundles.plan import BundlePlan, PlannedTask
+from agent_env.bundles.planned import BundlePlan, PlannedTask
 from agent_env.defaults import Limits
 from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json

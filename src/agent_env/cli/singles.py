@@ -11,7 +11,7 @@ from agent_env.cli.output import line, note, write_json
 if TYPE_CHECKING:
     from agent_env.bundles import Written
     from agent_env.bundles.model import BundleKind
-    from agent_env.bundles.plan import BundlePlan
+    from agent_env.bundles.planned import BundlePlan
     from agent_env.engine.options import Stores
 
 

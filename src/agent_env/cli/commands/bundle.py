@@ -15,7 +15,7 @@ from agent_env.cli.session import configuration, opened_stores, stores_of
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_env.bundles.plan import BundlePlan
+    from agent_env.bundles.planned import BundlePlan
 
 
 @click.group(cls=Group)
