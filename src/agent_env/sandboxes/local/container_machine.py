@@ -21,8 +21,9 @@ from agent_env.sandboxes.confined.processes import MARKER
 from agent_env.sandboxes.confined.publish import write_port_map
 from agent_env.sandboxes.confined.records import Facts
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
+from agent_env.sandboxes.local.container_records import KEEPER, ON_BRIDGE
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, container_info
-from agent_env.sandboxes.local.containers import KEEPER, ON_BRIDGE, Containers
+from agent_env.sandboxes.local.containers import Containers
 from agent_env.sandboxes.local.view import SUDO
 
 if TYPE_CHECKING:

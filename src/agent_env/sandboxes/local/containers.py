@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agent_env import keeper
 from agent_env.clock import SystemClock
 from agent_env.defaults import Limits
-from agent_env.documents.network import NetworkMode, NetworkPolicy
+from agent_env.documents.network import NetworkPolicy
 from agent_env.errors import (
     EngineUnavailableError,
     InfrastructureError,
@@ -28,23 +27,16 @@ from agent_env.errors import (
 )
 from agent_env.places import Place
 from agent_env.places.ports import candidates, is_free
-from agent_env.sandboxes.confined.processes import Identity, boot_id
-from agent_env.sandboxes.confined.publish import write_port_map
-from agent_env.sandboxes.confined.records import CONTAINER, Facts, Records, labels_file, make_private, new_work_dir, read_labels
+from agent_env.sandboxes.confined.records import Facts, Records, read_labels
 from agent_env.sandboxes.contract import Level, SandboxInfo, SandboxSpec
-from agent_env.sandboxes.local.container_sandbox import CONTAINER_MARKER, ContainerSandbox, Family, container_name, listed_info
-from agent_env.sandboxes.local.engines import Engines, record_of
+from agent_env.sandboxes.local.container_records import BRIDGE, KEEPER, ON_BRIDGE, adopted_facts, first_facts, marker_of, note, prepare
+from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_name, listed_info
+from agent_env.sandboxes.local.engines import Engines
 from agent_env.stores.installation import home_of
 
 if TYPE_CHECKING:
     from agent_env.containers import ContainerPlace, ContainerSpec, Engine
     from agent_env.images import BuildRequest, Images, Keyring, OnProgress
-
-KEEPER, BRIDGE, RELAYED, NONE = "keeper", "bridge", "relayed", "none"
-"""How a container's network is done: the keeper's relay alone, the engine's bridge, the bridge of an engine whose published ports don't
-answer here (so that the keeper carries them), or not at all."""
-ON_BRIDGE = frozenset({BRIDGE, RELAYED})
-_MOST_MARKER_BYTES = 256
 
 
 @dataclass
@@ -87,7 +79,7 @@ class Containers:
         return made
 
     async def _made(self, engine: Engine, spec: SandboxSpec, facts: Facts) -> ContainerSandbox:
-        image, _ = await asyncio.gather(self.images(engine, spec).get(str(spec.image)), asyncio.to_thread(self._prepare, facts, spec))
+        image, _ = await asyncio.gather(self.images(engine, spec).get(str(spec.image)), asyncio.to_thread(prepare, facts, spec))
         place = await self._deployed(engine, spec, facts, image.id)
         # Without a network the engine publishes nothing: there the keeper does.
         ports = dict(place.ports) if facts.network["how"] == BRIDGE else dict(zip(spec.ports, filter(is_free, candidates()), strict=False))
@@ -113,35 +105,7 @@ class Containers:
         await self.images(self.engines.client()).get(name, tell=tell)
 
     def _first_facts(self, spec: SandboxSpec, engine: Engine, levels: Mapping[str, Level]) -> Facts:
-        maker, policy = Identity.of(os.getpid()), spec.network or NetworkPolicy()
-        bridge = BRIDGE if engine.endpoint.publishes_here else RELAYED
-        how = {NetworkMode.NONE: NONE, NetworkMode.ALLOWLIST: KEEPER}.get(spec.network_mode, bridge)
-        return Facts(
-            sandbox_id=spec.sandbox_id,
-            work_dir=str(new_work_dir(self.work_root(), spec.sandbox_id)),
-            labels=dict(spec.labels),
-            boot=boot_id(),
-            maker=maker.dump() if maker else {},
-            confiner=CONTAINER,
-            network=_network_facts(policy, spec.network_mode, how, demanded=spec.network is not None),
-            levels={name: level.value for name, level in levels.items()},
-            limits={"memory": spec.memory_bytes, "processes": spec.processes, "cpu": spec.cpu, "disk": spec.disk_bytes},
-            ttl_seconds=spec.ttl_seconds,
-            engine=record_of(engine),
-            container_name=container_name(spec.sandbox_id),
-        )
-
-    def _prepare(self, facts: Facts, spec: SandboxSpec) -> None:
-        """The work folder, with what tells whose it is should the record be lost."""
-        work_dir = Path(facts.work_dir)
-        try:
-            make_private(work_dir.parent)
-            work_dir.mkdir(mode=0o700)
-            name, text = labels_file(spec.sandbox_id, spec.labels)
-            (work_dir / name).parent.mkdir(mode=0o700)
-            (work_dir / name).write_text(text)
-        except OSError as error:
-            raise InfrastructureError(f"can't prepare {error.filename or work_dir}: {error.strerror}", concerns=spec.sandbox_id) from error
+        return first_facts(spec, engine, levels, work_root=self.work_root())
 
     async def _deployed(self, engine: Engine, spec: SandboxSpec, facts: Facts, image_id: str) -> ContainerPlace:
         from agent_env.containers import deploy
@@ -173,14 +137,7 @@ class Containers:
         )
 
     def _note(self, facts: Facts, ports: dict[int, int]) -> None:
-        """The record first: it is the truth. Marker and map are for other tools."""
-        self.records.write(facts)
-        work_dir = Path(facts.work_dir)
-        try:
-            (work_dir / CONTAINER_MARKER).write_text(str(facts.container_name))
-            write_port_map(work_dir, ports)
-        except OSError as error:
-            raise InfrastructureError(f"can't write into {work_dir}: {error.strerror}", concerns=facts.sandbox_id) from error
+        note(self.records, facts, ports)
 
     # finding
 
@@ -214,20 +171,9 @@ class Containers:
             )
         from agent_env.containers.spec import HOME, SANDBOX
 
-        labels = {**read_labels(folder), **((found.get("Config") or {}).get("Labels") or {})}
-        labels = {name: str(value) for name, value in labels.items() if name.startswith("agentenv.") and name != "agentenv.told"}
-        facts = Facts(
-            sandbox_id=sandbox_id,
-            work_dir=str(folder),
-            labels={HOME: home_of(self.state_root), SANDBOX: sandbox_id, **labels},
-            boot=boot_id(),
-            phase="running",
-            confiner=CONTAINER,
-            network=_network_facts(NetworkPolicy(), NetworkMode.ALLOW_ALL, BRIDGE, demanded=False),
-            engine=record_of(engine),
-            container_id=str(found["Id"]),
-            container_name=container_name(sandbox_id),
-        )
+        known = {HOME: home_of(self.state_root), SANDBOX: sandbox_id}
+        written = (found.get("Config") or {}).get("Labels") or {}
+        facts = adopted_facts(sandbox_id, folder, engine, str(found["Id"]), known=known, written=written)
         family = Family(engine, facts, token=token, epoch=epoch, reduced=True)
         place = await family.place(str(found["Id"]))
         self.records.open(facts)
@@ -389,17 +335,3 @@ class Containers:
         engine, home = self.engines.client(), home_of(self.state_root)
         await remove_cut_installs(engine, home, before=SystemClock().now().timestamp() - self.limits.engine_seconds)
         await release_shared(engine, home, settled_seconds=self.limits.network_settle_seconds)
-
-
-def _network_facts(policy: NetworkPolicy, mode: NetworkMode, how: str, *, demanded: bool) -> dict[str, Any]:
-    return {"mode": str(mode), "how": how, "demanded": demanded, "policy": policy.model_dump(mode="json")}
-
-
-def marker_of(folder: Path) -> str | None:
-    """The container that a work folder's marker names. What others may have written there is not trusted further than that."""
-    try:
-        handle = os.open(folder / CONTAINER_MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        with open(handle, "rb") as file:
-            return file.read(_MOST_MARKER_BYTES).decode().strip()
-    except (OSError, UnicodeDecodeError):
-        return None

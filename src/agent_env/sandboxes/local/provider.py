@@ -28,8 +28,9 @@ from agent_env.sandboxes.confined.records import CONTAINER, LOG, Facts, labels_f
 from agent_env.sandboxes.confined.sandbox import info_of
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
 from agent_env.sandboxes.local.container_machine import MachineContainers
+from agent_env.sandboxes.local.container_records import marker_of
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_info
-from agent_env.sandboxes.local.containers import Containers, marker_of
+from agent_env.sandboxes.local.containers import Containers
 from agent_env.sandboxes.local.engines import Engines, Problem, record_of
 from agent_env.sandboxes.local.options import Options
 from agent_env.sandboxes.local.sandbox import LocalSandbox
