@@ -26,6 +26,7 @@ from typing import Any
 import pytest
 
 from agent_env.containers import ContainerPlace, ContainerSpec, Engine, EngineEndpoint, deploy, engine_problem, find_endpoint, remove_all
+from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import AgentEnvError, DeadlineError, EngineFailedError, ImageNotFoundError
 from agent_env.waiting import poll
 
@@ -270,9 +271,9 @@ async def pause(engine: Engine, container_id: str) -> None:
 
 
 @asynccontextmanager
-async def bench(endpoint: EngineEndpoint, image: str) -> AsyncIterator[Bench]:
+async def bench(endpoint: EngineEndpoint, image: str, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Bench]:
     """A bench, of which nothing is left."""
-    async with Engine(endpoint) as engine:
+    async with Engine(endpoint, limits=limits) as engine:
         made = Bench(engine, image)
         try:
             yield made

@@ -38,6 +38,8 @@ class Limits:
     """What a shielded clean-up may take after a cancellation."""
     connect_seconds: float = 10.0
     transfer_seconds: float = 600.0
+    archive_copy_bytes: int = 32 * MIB
+    """A file of a container that is larger than this is copied by its engine's archive instead of its helper's stream."""
     rejoin_seconds: float = 10.0
     """How long a connection to a place is tried for again that broke under a command; the helper keeps the output for a minute."""
     rejoin_attempts: int = 5

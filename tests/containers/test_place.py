@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from agent_env.containers import ENTRY_ATTEMPT, EngineEndpoint, attach
+from agent_env.containers.large import copy_out
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, SupersededError, UsageError
 from agent_env.places import Command, Ending, Entry, Missing, PlaceKind, Upload
 from tests.busy import within
@@ -193,3 +197,42 @@ async def test_a06_words_and_values_arrive_byte_for_byte(docker: EngineEndpoint,
         place = await here.deploy(env={"VALUE": "".join(words)})
         done = await place.run(Command(["sh", "-c", 'printf "%s\\0" "$@" "$VALUE"', "sh", *words, b"\xff\xfe"]))
         assert done.stdout.split(b"\0")[:-1] == [*(word.encode() for word in words), b"\xff\xfe", "".join(words).encode()]
+
+
+async def test_large_files_are_copied_by_the_engine_and_are_what_the_place_says_that_they_are(
+    docker: EngineEndpoint, busybox: str, tmp_path: Path
+) -> None:
+    data, limit = secrets.token_bytes(3_000_001), 2_000_000
+    plain, link, mounted, small, absent = (
+        PurePosixPath(name) for name in ("/srv/plain", "/srv/link", "/dev/shm/file", "/srv/small", "/no")
+    )
+    async with bench(docker, busybox, replace(DEFAULT_LIMITS, archive_copy_bytes=limit)) as here:
+        place = await here.deploy()
+        await place.put([Upload(plain, data), Upload(mounted, data[::-1]), Upload(small, b"small")])
+        await place.run(sh("ln -s plain /srv/link"))
+        got = await place.get([plain, link, mounted, small, absent], tmp_path)
+        found = {path: copy.read_bytes() if isinstance(copy, Path) else copy for path, copy in got.items()}
+        assert found == {plain: data, link: data, mounted: data[::-1], small: b"small", absent: Missing(absent)}
+        for most in (limit, len(data) - 1):
+            assert await place.get([plain], tmp_path, limit_bytes=most) == {plain: Missing(plain, "EFBIG")}
+
+        async def by_the_engine(path: PurePosixPath, sha256: str) -> Path | None:
+            async def said() -> str:
+                return sha256
+
+            return await copy_out(here.engine, place.id, path, tmp_path, size=len(data), said=said())
+
+        true = hashlib.sha256(data).hexdigest()
+        copy = await by_the_engine(plain, true)
+        assert copy is not None
+        assert copy.read_bytes() == data
+        others = [
+            (plain, true[::-1]),
+            (link, true),
+            (mounted, true),
+            (absent, true),
+            (PurePosixPath("/srv"), true),
+            (PurePosixPath("/\udcff"), true),
+        ]
+        assert [await by_the_engine(*other) for other in others] == [None] * len(others)
+        assert len(await asyncio.to_thread(lambda: list(tmp_path.iterdir()))) == 5

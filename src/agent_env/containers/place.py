@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from agent_env.containers.engine import Engine
+from agent_env.containers.large import copy_out
 from agent_env.containers.pulse import Pulse
 from agent_env.containers.spec import HELPER, Told
 from agent_env.containers.state import not_running, started_at
@@ -337,8 +338,29 @@ class ContainerPlace(HelperPlace):
         self, paths: Sequence[PurePosixPath], into: Path, *, limit_bytes: int | None = None
     ) -> Mapping[PurePosixPath, Path | Missing]:
         """Copies the contents of regular files into fresh files of `into`; see `Place.get`."""
+        small = self._limits.archive_copy_bytes
+        if limit_bytes is not None and limit_bytes <= small:
+            return await self._streamed(paths, into, limit_bytes)
+        found = dict(await self._streamed(paths, into, small))
+        larger = [path for path, copy in found.items() if isinstance(copy, Missing) and copy.reason == "EFBIG"]
+        entries = await self.stat(larger) if larger else {}
+        for path, entry in entries.items():
+            if isinstance(entry, Entry) and (limit_bytes is None or entry.size <= limit_bytes):
+                found[path] = await self._archived(path, entry, into) or (await self._streamed([path], into, limit_bytes))[path]
+        return found
+
+    async def _streamed(self, paths: Sequence[PurePosixPath], into: Path, limit: int | None) -> Mapping[PurePosixPath, Path | Missing]:
         async with self._told_why():
-            return await super().get(paths, into, limit_bytes=limit_bytes)
+            return await super().get(paths, into, limit_bytes=limit)
+
+    async def _archived(self, path: PurePosixPath, entry: Entry, into: Path) -> Path | None:
+        """A large file's copy by the engine; None where it has not given what the helper says that the file is."""
+
+        async def digest() -> str | None:
+            said = (await self.stat([path], digest=True))[path]
+            return said.sha256 if isinstance(said, Entry) else None
+
+        return await copy_out(self.engine, self.id, path, into, size=entry.size, said=digest())
 
     async def read(self, path: PurePosixPath, *, limit_bytes: int | None = None) -> bytes | Missing:
         """One file's bytes."""
