@@ -73,7 +73,7 @@ class Recording:
     def on_written(self, written: Written) -> None:
         self.written = written
 
-    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
+    def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         self.items, self.concurrency = items, concurrency
 
     def on_started(self, item: WorkItem, run_id: str) -> None:
@@ -138,7 +138,7 @@ def test_the_references_hello_layout_runs_unmodified(tmp_path: Path, config: Con
     assert {"run_started", "step_done", "run_finished"} <= {event.kind for event in observer.events}
     report = call.verdict().to_json()
     assert json.loads(json.dumps(report)) == report
-    assert set(report) == {"runs", "passed"}
+    assert set(report) == {"runs", "passed", "group_id", "not_started"}
     assert set(report["runs"][0]) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
 
 

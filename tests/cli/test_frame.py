@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -12,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from agent_env.cli.boundary import run
+from agent_env.bundles.verdict import Result, Wanted
+from agent_env.cli.batch import Agenda, Presentation, conclude
+from agent_env.cli.boundary import CutShortError, _report, run
 from agent_env.cli.output import clean
+from agent_env.cli.progress import Silent
+from agent_env.cli.state import State
 from agent_env.cli.table import COMMANDS
+from agent_env.errors import StorageError
 from tests.cli.conftest import AGENT_ENV, Cli
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
@@ -270,3 +276,16 @@ def test_se03_an_error_has_the_documented_keys_and_no_secret_in_json_either(cli:
     missing = cli("runs", "show", secret, "--json", env={"SOME_API_KEY": secret})
     assert set(missing.json["error"]) == {"code", "message", "hint"}
     assert secret not in missing.all
+
+
+def test_an_error_between_runs_stands_beside_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    done = Result("tasks/a.json", "run-1", "completed", "passed", {"check": 1.0}, 0.5, None, counts=True)
+    agenda = Agenda("group-1", {2: Wanted("tasks/b.json", 1)}, {}, [done])
+    with pytest.raises(CutShortError) as cut:
+        conclude(agenda, Silent(), Presentation(as_json=True, quiet=True), StorageError("the disk is full"))
+    assert _report(cut.value, State(json=True), []) == StorageError("").exit_code
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert ([run["run_id"] for run in answer["runs"]], answer["not_started"]) == (["run-1"], [{"task": "tasks/b.json", "attempt": 1}])
+    assert (answer["error"]["message"], answer["passed"], answer["group_id"]) == ("the disk is full", False, "group-1")
+    assert shown.err == "error: the disk is full\n"

@@ -39,7 +39,7 @@ def sandboxes(cli: Cli) -> list[Path]:
 def test_must_show_8_json_is_one_object_of_the_documented_shape_and_nothing_else(cli: Cli) -> None:
     answer = cli("run", bundle(cli.cwd / "b", one=PASSING, two=SCORED_ZERO, three=FAILING), "--json")
     assert answer.code == 1
-    assert set(answer.json) == {"runs", "passed"}
+    assert set(answer.json) == {"runs", "passed", "group_id", "not_started"}
     by_task = {run["task"]: run for run in answer.json["runs"]}
     assert set(by_task) == {"tasks/one.json", "tasks/two.json", "tasks/three.json"}
     for run in by_task.values():
@@ -100,8 +100,8 @@ def test_d7_cl01_one_signal_cancels_tears_down_and_still_prints_the_result(cli: 
     assert cli("runs", "list", "--json").json["runs"][0]["status"] == "cancelled"
 
 
-def test_cl01_interrupted_json_is_still_one_object(cli: Cli) -> None:
-    process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW), "--json")
+def test_cl01_interrupted_json_is_still_one_object_and_names_what_had_not_begun(cli: Cli) -> None:
+    process = cli.start("run", bundle(cli.cwd / "b", a_slow=SLOW, later=PASSING), "--attempts", "2", "--concurrency", "1", "--json")
     until = time.monotonic() + PATIENCE
     while not sandboxes(cli):
         assert time.monotonic() < until, "no sandbox was made"
@@ -110,8 +110,15 @@ def test_cl01_interrupted_json_is_still_one_object(cli: Cli) -> None:
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 143, err.decode()
     answer = json.loads(out)
-    assert answer["runs"][0]["status"] == "cancelled"
+    assert [(run["task"], run["status"]) for run in answer["runs"]] == [("tasks/a_slow.json", "cancelled")]
+    assert answer["not_started"] == [
+        {"task": "tasks/later.json", "attempt": 1},
+        {"task": "tasks/a_slow.json", "attempt": 2},
+        {"task": "tasks/later.json", "attempt": 2},
+    ]
     assert answer["passed"] is False
+    listed = cli("runs", "list", "--group", answer["group_id"], "--json").json["runs"]
+    assert [(run["run_id"], run["attempt"], run["attempts"]) for run in listed] == [(answer["runs"][0]["run_id"], 1, 2)]
 
 
 def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> None:

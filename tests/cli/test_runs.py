@@ -30,6 +30,7 @@ RUN_KEYS = {
     "instance_id",
     "group_id",
     "attempt",
+    "attempts",
 }
 
 

@@ -102,7 +102,7 @@ class BundleRun:
 
     def verdict(self, fail_under: float | None = None) -> Verdict:
         """What the runs come to, with a mark for their mean score or without."""
-        return Verdict([run.result for run in self.runs], fail_under)
+        return Verdict([run.result for run in self.runs], fail_under, self.group_id)
 
     def of_eval(self, evaluation: PlannedEval) -> list[TaskRun]:
         """The runs of an eval's tasks."""
@@ -117,8 +117,8 @@ class BundleObserver(Protocol):
         """The documents are there."""
         ...
 
-    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
-        """What will be run, and how many at once."""
+    def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
+        """What will be run, how many at once, and what the runs have in common."""
         ...
 
     def on_started(self, item: WorkItem, run_id: str) -> None:
@@ -257,7 +257,7 @@ class _Call:
             if found is not None:
                 self._group, self._before = found
         if self._observer is not None:
-            self._observer.on_work(items, concurrency)
+            self._observer.on_work(items, concurrency, self._group)
         done: dict[int, TaskRun] = {}
         queue = iter(enumerate(items))
         # A second cancellation must reach every run too: it stops the teardown that the first one began.

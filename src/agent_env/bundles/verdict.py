@@ -67,11 +67,30 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """A run that a command was to do."""
+
+    task: str
+    attempt: int = 1
+    """Which of the task's runs in this command, from 1; with seeds each row counts."""
+    label: str = ""
+    """What tells it from the other runs of its task."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented shape of a run that had not begun."""
+        return {"task": self.task, "attempt": self.attempt}
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What all runs of one command come to."""
 
     results: Sequence[Result]
     fail_under: float | None = None
+    group_id: str | None = None
+    """What the command's runs have in common."""
+    not_started: Sequence[Wanted] = ()
+    """What the command was to do, and had not begun when it was cut short."""
 
     @property
     def mean(self) -> float | None:
@@ -81,8 +100,8 @@ class Verdict:
 
     @property
     def completed(self) -> bool:
-        """Every run completed."""
-        return all(result.status == "completed" for result in self.results)
+        """Every run completed, and none is owed."""
+        return not self.not_started and all(result.status == "completed" for result in self.results)
 
     @property
     def ok(self) -> bool:
@@ -98,4 +117,9 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The documented object of `run --json`."""
-        return {"runs": [result.to_json() for result in self.results], "passed": self.passed}
+        return {
+            "runs": [result.to_json() for result in self.results],
+            "passed": self.passed,
+            "group_id": self.group_id,
+            "not_started": [wanted.to_json() for wanted in self.not_started],
+        }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.planned import BundlePlan, PlannedTask
+from agent_env.bundles.verdict import Wanted
 from agent_env.defaults import Limits
 from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json
@@ -40,6 +41,11 @@ class WorkItem:
     """Which row of the seeds it is filled with, from 0; None without seeds."""
     rows: int = 1
     """How many there are."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The run as its user asked for it."""
+        return Wanted(self.task.name, self.attempt + 1, self.label)
 
     @property
     def label(self) -> str:

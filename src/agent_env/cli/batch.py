@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env.bundles.verdict import Result, Verdict
-from agent_env.cli.boundary import InterruptionError
+from agent_env.bundles.verdict import Result, Verdict, Wanted
+from agent_env.cli.boundary import CutShortError, InterruptionError
 from agent_env.cli.files import check_writable, write_private
 from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
 from agent_env.cli.session import opened_engine, run_async
-from agent_env.errors import ProblemsError, UsageError
+from agent_env.errors import AgentEnvError, ProblemsError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
@@ -33,6 +33,30 @@ class Job:
     """What tells it from the other runs of its task."""
     stem: str | None = None
     """Start of its context file's name; None takes the task's id."""
+
+    @property
+    def wanted(self) -> Wanted:
+        """The run as its user asked for it."""
+        return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
+
+
+@dataclass(slots=True)
+class Agenda:
+    """What a command is to do and what came of it, so that one which is cut short can say both."""
+
+    group_id: str | None = None
+    """What its runs have in common."""
+    not_started: dict[int, Wanted] = field(default_factory=dict)
+    """What has not begun yet, by any key."""
+    begun: dict[str, Wanted] = field(default_factory=dict)
+    """What has, by run."""
+    results: list[Result] = field(default_factory=list)
+    """Of the runs that ended."""
+
+    def begin(self, key: int, run_id: str) -> None:
+        """One of them has begun."""
+        if (wanted := self.not_started.pop(key, None)) is not None:
+            self.begun[run_id] = wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,50 +89,63 @@ class Presentation:
         return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
-def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation) -> int:
+def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation, group_id: str) -> int:
     """Runs them all, shows what became of them, and returns the exit code.
 
     Args:
         prepare: Reads and plans with the engine's stores; its errors end the command before anything runs.
         concurrency: How many at once.
         how: What is shown and written.
+        group_id: What the jobs have in common.
 
     Raises:
         InterruptionError: By a signal, after what is known was shown.
+        CutShortError: By an error, after what is known was shown.
     """
-    results: list[Result] = []
+    agenda = Agenda(group_id)
     with watching(quiet=how.quiet or how.as_json) as watcher:
-        interruption = interrupted_by(lambda: _run_all(prepare, concurrency, how, watcher, results))
-    return conclude(results, watcher, how, interruption)
+        cut = cut_short_by(lambda: _run_all(prepare, concurrency, how, watcher, agenda))
+    return conclude(agenda, watcher, how, cut)
 
 
-def interrupted_by(work: Callable[[], Coroutine[object, object, object]]) -> InterruptionError | None:
-    """Runs `work`; an interruption is given back, so that what is known can be shown first."""
+def cut_short_by(work: Callable[[], Coroutine[object, object, object]]) -> InterruptionError | AgentEnvError | None:
+    """Runs `work`; an interruption or an error is given back, so that what is known can be shown first."""
     try:
         run_async(work)
-    except InterruptionError as error:
+    except (InterruptionError, AgentEnvError) as error:
         return error
     return None
 
 
 def conclude(
-    results: Sequence[Result], watcher: Watcher, how: Presentation, interruption: InterruptionError | None, said: Sequence[str] = ()
+    agenda: Agenda, watcher: Watcher, how: Presentation, cut: InterruptionError | AgentEnvError | None, said: Sequence[str] = ()
 ) -> int:
-    """Shows and writes everything that is known, and what else there is to say, then says how it ended."""
-    verdict = Verdict(with_unfinished(results, watcher), how.fail_under)
-    if interruption is not None and not verdict.results:
-        raise interruption
-    if how.as_json:
-        write_json(verdict.to_json())
-    else:
+    """Shows and writes everything that is known, and what else there is to say, then says how it ended.
+
+    Args:
+        agenda: What the command was to do, and what came of it.
+        watcher: Knows of those runs that began and have not ended.
+        how: What is shown and written.
+        cut: What cut the command short.
+        said: What else there is to say.
+    """
+    verdict = Verdict(with_unfinished(agenda, watcher), how.fail_under, agenda.group_id, tuple(agenda.not_started.values()))
+    failure = cut if isinstance(cut, AgentEnvError) else None
+    if cut is not None and not (agenda.results if failure else verdict.results):
+        raise cut
+    if not how.as_json:
         show(verdict, quiet=how.quiet, said=said)
+    elif failure is None:
+        write_json(verdict.to_json())
     written = how.output is None or _write(verdict, how)
     for run in watcher.runs.values():
         for name, why in (*run.left.get("failed", {}).items(), *((name, "the teardown was stopped") for name in run.left.get("left", ()))):
             note(f"left: sandbox {name} of run {run.run_id}: {why}; agent-env runs teardown {run.run_id}")
-    if interruption is not None:
-        interruption.shown = True
-        raise interruption
+    if failure is not None:
+        raise CutShortError(failure, verdict.to_json())
+    if isinstance(cut, InterruptionError):
+        cut.shown = True
+        raise cut
     return 0 if verdict.ok and written else 1
 
 
@@ -124,18 +161,19 @@ def _write(verdict: Verdict, how: Presentation) -> bool:
     return True
 
 
-def with_unfinished(results: Sequence[Result], watcher: Watcher) -> list[Result]:
+def with_unfinished(agenda: Agenda, watcher: Watcher) -> list[Result]:
     """The results, and those runs of which an interrupted command knows only events."""
-    known = {result.run_id for result in results}
+    known = {result.run_id for result in agenda.results}
     rest = []
     for run in watcher.runs.values():
         if run.run_id in known:
             continue
         ended = run.ended or {}
+        wanted = agenda.begun.get(run.run_id, Wanted(run.task))
         status = str(ended.get("status") or "cancelled")
         rest.append(
             Result(
-                run.task,
+                wanted.task,
                 run.run_id,
                 status,
                 str(ended.get("word") or status),
@@ -144,9 +182,10 @@ def with_unfinished(results: Sequence[Result], watcher: Watcher) -> list[Result]
                 ended.get("error"),
                 counts=status == "completed",
                 kind=str(ended.get("kind") or status),
+                label=wanted.label,
             )
         )
-    return [*results, *rest]
+    return [*agenda.results, *rest]
 
 
 def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
@@ -162,7 +201,11 @@ def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
 
 
 async def _run_all(
-    prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation, watcher: Watcher, results: list[Result]
+    prepare: Callable[[Engine], Sequence[Job]],
+    concurrency: int,
+    how: Presentation,
+    watcher: Watcher,
+    agenda: Agenda,
 ) -> None:
     import asyncio
 
@@ -174,12 +217,15 @@ async def _run_all(
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
             if (found := await engine.preflight(of_them, overrides)).problems:
                 raise ProblemsError(found.problems)
+        agenda.not_started = {number: job.wanted for number, job in enumerate(jobs)}
+        watcher.total = len(jobs)
         slots = asyncio.Semaphore(concurrency)
         finished: dict[int, Result] = {}
 
         async def one(number: int, job: Job) -> None:
             async with slots:
                 run_id = await engine.submit(job.plan, job.options)
+                agenda.begin(number, run_id)
                 watcher.begin(run_id, job.label or job.name)
                 outcome = await engine.execute(run_id, observer=watcher)
                 finished[number] = Result.of(job.name, outcome, job.label)
@@ -189,4 +235,4 @@ async def _run_all(
         try:
             await together([one(number, job) for number, job in enumerate(jobs)])
         finally:
-            results += [finished[number] for number in sorted(finished)]
+            agenda.results += [finished[number] for number in sorted(finished)]

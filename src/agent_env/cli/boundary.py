@@ -31,6 +31,20 @@ class InterruptionError(Exception):
         """Results were written already: with `--json` they are the one object."""
 
 
+class CutShortError(Exception):
+    """A command failed when some of its runs had begun, and what is known of them was shown to people.
+
+    Args:
+        error: Why.
+        known: The command's JSON object, which the error is added to.
+    """
+
+    def __init__(self, error: AgentEnvError, known: dict[str, Any]) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.known = known
+
+
 def run(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. Nothing escapes but `SystemExit`."""
     for stream in (sys.stdout, sys.stderr):
@@ -74,6 +88,9 @@ def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:
         return 0
     if state.debug:
         _show_traceback(error, state)
+    known: dict[str, Any] = {}
+    if isinstance(error, CutShortError):
+        known, error = error.known, error.error
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error_line(error.format_message())
         return error.exit_code
@@ -83,7 +100,7 @@ def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:
         error_line("error: interrupted")
         return code
     if state.json or (isinstance(error, click.UsageError) and _takes_json(error, argv)):
-        write_json({"error": facts})
+        write_json({**known, "error": facts})
     _show(facts)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         error_line(f"usage: {error.ctx.get_usage().removeprefix('Usage: ')}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.named_agents import refuse_unknown, without_effect
 from agent_env.bundles.verdict import Result
-from agent_env.cli.batch import Presentation, conclude, context_file, interrupted_by
+from agent_env.cli.batch import Agenda, Presentation, conclude, context_file, cut_short_by
 from agent_env.cli.models import of_models
 from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.progress import Watcher, watching
@@ -28,6 +28,7 @@ class Observer:
     def __init__(self, watcher: Watcher, how: Presentation, overrides: Mapping[str, Any]) -> None:
         self.results: list[Result] = []
         self.kept: list[str] = []
+        self.agenda = Agenda()
         self._watcher = watcher
         self._how = how
         self._overrides = overrides
@@ -41,14 +42,16 @@ class Observer:
                 if entry.changed:
                     note(str(entry))
 
-    def on_work(self, items: Sequence[WorkItem], concurrency: int) -> None:
+    def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         """Knows how much there is to do."""
         self._watcher.total = len(items)
+        self.agenda = Agenda(group_id, {id(item): item.wanted for item in items})
         if self._speaks and len(items) > 1:
             note(f"{len(items)} runs, {min(concurrency, len(items))} at once")
 
     def on_started(self, item: WorkItem, run_id: str) -> None:
         """Gives the run the name of its task."""
+        self.agenda.begin(id(item), run_id)
         self._watcher.begin(run_id, item.label)
 
     def on_event(self, event: Event) -> None:
@@ -58,6 +61,7 @@ class Observer:
     def on_outcome(self, run: TaskRun) -> None:
         """Keeps the result, and writes the run's context where that was asked for."""
         self.results.append(run.result)
+        self.agenda.not_started.pop(id(run.item), None)
         if run.outcome.teardown is None and run.outcome.status != "cancelled" and not run.reused:
             self.kept.append(run.outcome.run_id)
         if self._how.contexts is not None:
@@ -85,13 +89,16 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
                 ordered.extend(run.result for run in done.runs)
                 said.extend(summary_lines(done))
 
-        interruption = interrupted_by(work)
-    if interruption is None and not ordered:
+        cut = cut_short_by(work)
+    if cut is None and not ordered:
         raise UsageError(f"{found.name or found.folder} has no tasks to run", hint="agent-env bundle show BUNDLE")
     if not how.as_json:
         for run_id in observer.kept:
             note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
-    return conclude(ordered or observer.results, watcher, how, interruption, said)
+    if cut is not None and observer.agenda.group_id is not None:
+        said.append("the same command with --resume goes on; what has ended is not done again")
+    observer.agenda.results += ordered or observer.results
+    return conclude(observer.agenda, watcher, how, cut, said)
 
 
 def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:

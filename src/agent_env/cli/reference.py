@@ -37,13 +37,15 @@ With `--json` there is one object on standard output and nothing else. An error 
 
 `status` is one of completed, failed, cancelled (and queued or running in `runs`). `error` is null, or has `code`, `message` and `step_id`.
 `scores` holds numbers only: what was not scored is absent, which is not 0. `passed` says that every run completed and no score is below 1,
-or, with `--fail-under`, that the mean score reaches the mark.
+or, with `--fail-under`, that the mean score reaches the mark. A command that was cut short names what it had not begun in
+`not_started`; an error that cut it short stands beside as `error`. `group_id` is what the runs of one command have in common (`runs list
+--group`); `attempt` of `attempts` is which of its task's runs in that command a run is, from 1, each row of seeds counted.
 """
 
 
 SHAPES = {
     "run, resume, task run": '{"runs": [{"run_id", "task", "status", "scores": {verifier: number}, "duration_seconds", "error"}], '
-    '"passed"}',
+    '"passed", "group_id", "not_started": [{"task", "attempt"}]}',
     "runs list": '{"runs": [RUN]}, newest first',
     "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used",
     "runs trajectory": '{"run_id", "prompts": [{"prompt_id", "step_id", "agent", "model", "state", "error", "tool_calls", "usage", '
@@ -62,7 +64,7 @@ SHAPES = {
     '"volumes", "platform", "owners", "skipped"}',
     "image push": '{"name", "pinned"}',
     "RUN": "run_id, task, task_version, status, interrupted, outcome, kind, scores, created_at, started_at, finished_at, duration_seconds, "
-    "error, instance_id, group_id, attempt",
+    "error, instance_id, group_id, attempt, attempts",
 }
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-from agent_env.bundles.verdict import Result, Verdict
+from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.output import line, note, table
 
 MOST_ERRORS = 20
@@ -46,6 +46,7 @@ def show(verdict: Verdict, *, quiet: bool = False, said: Sequence[str] = ()) -> 
         table(("TASK", "RUN", "RESULT", "SCORE", "TIME"), rows, right=(4,))
         _show_attempts(results)
         _show_errors(results, line)
+        _show_not_started(verdict.not_started)
         for text in said:
             line(text)
     else:
@@ -60,6 +61,8 @@ def summary(verdict: Verdict) -> str:
     faults = Counter(result.kind for result in verdict.results if result.status == "failed" and not result.counts)
     if faults:
         parts.append(f"not counted: {', '.join(f'{count} {kind}' for kind, count in faults.most_common())}")
+    if verdict.not_started:
+        parts.append(f"{len(verdict.not_started)} not started")
     if verdict.mean is not None:
         parts.append(f"mean score {verdict.mean:.3f}")
     if verdict.fail_under is not None:
@@ -84,6 +87,12 @@ def _show_attempts(results: Sequence[Result]) -> None:
         rows.append((task, f"{passed} of {len(counted)}", None if mean is None else f"{mean:.3f}", len(runs) - len(counted) or None))
     line()
     table(("TASK", "PASSED", "MEAN", "NOT COUNTED"), rows, right=(1, 2, 3))
+
+
+def _show_not_started(owed: Sequence[Wanted]) -> None:
+    if owed:
+        further = f" and {len(owed) - MOST_ERRORS} more" if len(owed) > MOST_ERRORS else ""
+        line(f"not started: {', '.join(wanted.label or wanted.task for wanted in owed[:MOST_ERRORS])}{further}")
 
 
 def _show_errors(results: Sequence[Result], tell: Callable[[str], None]) -> None:

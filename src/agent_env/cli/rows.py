@@ -59,7 +59,8 @@ def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
         "error": {name: run.error.get(name) for name in ERROR_KEYS} if run.error else None,
         "instance_id": run.instance_id,
         "group_id": run.group_id,
-        "attempt": run.attempt_index,
+        "attempt": run.attempt_index + 1,
+        "attempts": run.attempt_count,
     }
 
 

@@ -78,7 +78,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
             jobs.append(Job(text, task.seeded(seed), options, label=label))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"] or config.run.concurrency or default_concurrency(config.limits), how)
+    return run_jobs(prepare, given["concurrency"] or config.run.concurrency or default_concurrency(config.limits), how, group)
 
 
 def task_id_of(file: Path) -> str:

@@ -36,11 +36,11 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
     RUN is a run's id or its first letters. Finished steps never run again; of a run that is finished the scores are shown.
     """
     from agent_env.bundles.verdict import Result
-    from agent_env.cli.batch import Presentation, conclude, interrupted_by
+    from agent_env.cli.batch import Agenda, Presentation, conclude, cut_short_by
     from agent_env.cli.progress import watching
 
     choices = dict(map(_choice, decide))
-    results: list[Result] = []
+    agenda = Agenda()
     with watching(quiet=quiet or as_json) as watcher:
 
         async def work() -> None:
@@ -48,14 +48,15 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
                 row = find_run(engine.stores, run)
                 if row.status == "completed" and not quiet:
                     finished(row)
+                agenda.group_id = row.group_id
                 watcher.begin(row.run_id, row.bundle_path or row.task_id)
                 outcome = await engine.resume(
                     row.run_id, redeploy=redeploy, keep=keep, pause_on_failure=pause_on_failure, choices=choices, observer=watcher
                 )
-                results.append(Result.of(row.bundle_path or row.task_id, outcome))
+                agenda.results.append(Result.of(row.bundle_path or row.task_id, outcome))
 
-        interruption = interrupted_by(work)
-    return conclude(results, watcher, Presentation(as_json, quiet), interruption)
+        cut = cut_short_by(work)
+    return conclude(agenda, watcher, Presentation(as_json, quiet), cut)
 
 
 def finished(row: RunRow) -> None:

@@ -247,6 +247,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
                     keep=given["keep"],
                     group_id=group,
                     attempt_index=number,
+                    attempt_count=given["k"],
                     overrides=chosen,
                     **asked_of_models,
                 ),
@@ -254,7 +255,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(given))
+    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(given), group)
 
 
 @task.command("run-batch")
@@ -296,13 +297,14 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
                 keep=given["keep"],
                 group_id=group,
                 attempt_index=number,
+                attempt_count=len(rows),
                 overrides=chosen,
                 **asked_of_models,
             )
             jobs.append(Job(f"{id} [{row_name(number + 1, seed)}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"], _presentation(given))
+    return run_jobs(prepare, given["concurrency"], _presentation(given), group)
 
 
 def _concurrency() -> int:
