@@ -49,6 +49,9 @@ def test_must_show_8_runs_list_is_one_documented_object_newest_first(cli: Cli) -
     page = cli("runs", "list", "--json", "--limit", "2").json["runs"]
     rest = cli("runs", "list", "--json", "--before", page[-1]["run_id"]).json["runs"]
     assert [run["run_id"] for run in (*page, *rest)] == ids[::-1]
+    said = cli("runs", "list", "--limit", "2", "--status", "completed").err
+    assert said == f"more: agent-env runs list --status completed --limit 2 --before {ids[1]}\n"
+    assert cli("runs", "list", "--limit", "3").err == ""
 
 
 def test_runs_list_filters_by_status_and_task(cli: Cli) -> None:

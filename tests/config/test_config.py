@@ -166,7 +166,16 @@ synchronous = "FULL"
 """
     )
     config = place.load()
-    assert config.warnings == ()
+    assert [warning.path for warning in config.warnings] == [
+        "$.stores.object",
+        "$.runner",
+        "$.sandbox.attribution",
+        "$.state.providers.pg",
+        "$.envs.impls",
+        "$.artifacts.type_aliases",
+        "$.explorer.port",
+    ]
+    assert all("read by nothing" in warning.message for warning in config.warnings)
     assert config.model.api_key == "secret:MODEL_KEY"
     assert config.model.roles == {"judge": "big"}
     assert (config.model.broker, config.model.budget["tokens"], config.model.endpoints["direct"]["base_url"]) == (
@@ -222,6 +231,7 @@ def test_all_problems_of_all_files_and_variables_are_found_at_once(place: Place)
         ("[database]\nsynchronous = 'OFF'", "NORMAL, FULL"),
         ("[model]\nbase_url = 'h'", "https://"),
         ("[model.params]\napi_key = 'x'", "can't set api_key"),
+        ("[model.roles]\njudges = 'x'", "unknown role 'judges'; there are agent, user, judge"),
         ("[model.headers]\n'a b' = 'x'", "no valid header"),
         ('[model.headers]\nA = "x\\r\\nB: y"', "no valid header"),
         ("[model.budget]\nmoney = 3", "unknown key 'money'; it takes requests, tokens, cost_usd, concurrency"),
@@ -271,6 +281,19 @@ def test_cl02_a_folder_or_pipe_in_the_files_place_is_named(place: Place) -> None
 def test_an_unknown_table_is_kept_with_a_warning(place: Place) -> None:
     place.user("[my_other_tool]\nx = 1\n")
     assert [warning.path for warning in place.load().warnings] == ["$.my_other_tool"]
+
+
+def test_what_asks_for_the_built_in_store_asks_for_nothing_that_is_not_done(place: Place) -> None:
+    place.user('[stores]\nobject = "local"\n')
+    assert place.load().warnings == ()
+
+
+def test_variables_that_nothing_reads_are_warned_about_with_what_was_meant(place: Place) -> None:
+    config = place.load(AGENT_ENV_SANBOX="rootfs", AGENT_ENV_EXPLORER_PORT="9", AGENT_ENV_OF_SOMEBODY_ELSE="x", AGENT_ENV_RUNNER="local")
+    assert [str(warning) for warning in config.warnings] == [
+        "variable AGENT_ENV_EXPLORER_PORT: explorer.port is accepted, and read by nothing in this version of agent-env",
+        "variable AGENT_ENV_SANBOX: is read by nothing (did you mean AGENT_ENV_SANDBOX?)",
+    ]
 
 
 def test_tp12_relative_paths_start_at_the_file_not_at_the_working_directory(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from importlib import import_module
@@ -44,6 +45,26 @@ MOST_RUNS = 100_000
 """Of one task in one call. Each is planned before the first begins: a slip of the keyboard must not take the machine's memory."""
 NARROWEST = 20
 """Columns below which no help can be laid out."""
+
+
+def same_command(**others: object) -> str:
+    """The command line that is being run, as a shell reads it, with other values of some options.
+
+    Args:
+        others: Options by their parameter's name, and the values that they are to have.
+    """
+    ctx = click.get_current_context()
+    words = ctx.command_path.split()
+    for param in ctx.command.params:
+        name = param.name or ""
+        typed = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if name not in others and not typed:
+            continue
+        value = others.get(name, ctx.params.get(name))
+        for each in value if isinstance(value, list | tuple) else [value]:
+            option = [max(param.opts, key=len)] if isinstance(param, click.Option) else []
+            words += option if isinstance(param, click.Option) and param.is_flag else [*option, str(each)]
+    return shlex.join(words)
 
 
 class FiniteRange(click.FloatRange):

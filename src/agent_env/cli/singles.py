@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +80,9 @@ def put(kind: BundleKind, what: str, id: str | None, *, dry_run: bool, as_json: 
         write_json({"id": entry_id, "dry_run": dry_run, "entries": _entries(made)})
         return
     for entry in made.entries:
-        line(str(entry))
-    note(f"{entry_id}; {next_command} '{entry_id}'")
+        line(str(entry) if entry.id != entry_id else f"{entry_id}: {str(entry).removeprefix(f'{entry.name}: ')}")
+    if not dry_run:
+        note(f"{next_command} {shlex.quote(entry_id)}")
 
 
 def _entries(made: Written) -> list[dict[str, Any]]:

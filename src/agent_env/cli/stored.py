@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import opened_stores
 from agent_env.errors import UsageError
@@ -111,8 +112,8 @@ def list_newest(
         headings = ("ID", "VERSION", *(name.upper() for name in found[0][1]), "CREATED (UTC)")
         rows = [(d.id, d.version, *said.values(), d.created_at[:19].replace("T", " ")) for d, said in found]
         table(headings, rows, right=[i for i, value in enumerate(rows[0]) if isinstance(value, int)])
-        if len(found) == limit:
-            note(f"more: --offset {offset + limit}")
+        if page.more:
+            note(f"more: {same_command(offset=offset + limit)}")
 
 
 def remove(collection: str, ids: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool) -> None:

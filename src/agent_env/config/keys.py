@@ -22,6 +22,8 @@ Check = Callable[[Any], str | None]
 
 _IMPL = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
 _HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+ROLES = ("agent", "user", "judge")
+"""What models are asked for."""
 RESERVED_PARAMS = frozenset({"model", "messages", "api_key", "api_base", "user", "metadata", "timeout", "response_format"})
 """Of a model call, what `[model.params]` may not set (reference)."""
 
@@ -62,6 +64,13 @@ def _headers(value: Any) -> str | None:
         return _texts(value)
     odd = next((name for name, text in value.items() if not re.fullmatch(_HEADER_NAME, name) or re.search(r"[\r\n\0]", text)), None)
     return f"has no valid header {odd!r}" if odd is not None else None
+
+
+def _roles(value: Any) -> str | None:
+    if _texts(value):
+        return _texts(value)
+    odd = sorted(value.keys() - set(ROLES))
+    return f"has the unknown role {odd[0]!r}; there are {', '.join(ROLES)}" if odd else None
 
 
 def _params(value: Any) -> str | None:
@@ -253,7 +262,7 @@ KEYS: Mapping[str, Key] = {
     "model.judge_budget": Key(_budget),
     "model.params": Key(_params),
     "model.prices": Key(_prices),
-    "model.roles": Key(_texts),
+    "model.roles": Key(_roles),
     "run.concurrency": Key(_count, variable="AGENT_ENV_CONCURRENCY", convert=int),
     "run.quiesce": Key(_one_of("freeze", "kill"), variable="AGENT_ENV_QUIESCE"),
     "runner": Key(_store, variable="AGENT_ENV_RUNNER"),
@@ -273,6 +282,27 @@ KEYS: Mapping[str, Key] = {
     "plugins.*": Key(_table),
 }
 """Dotted key → rule; `*` stands for one free name."""
+
+UNREAD = frozenset(
+    {
+        "artifacts.impls",
+        "artifacts.type_aliases",
+        "envs.impls",
+        "explorer.allowed_hosts",
+        "explorer.cors_origins",
+        "explorer.plugins",
+        "explorer.port",
+        "explorer.static_dir",
+        "runner",
+        "sandbox.attribution",
+        "state.providers.*",
+        "stores.document",
+        "stores.image",
+        "stores.object",
+        "stores.secret",
+    }
+)
+"""Keys that are accepted, because files of the published system have them, and that nothing in this version reads."""
 
 _OPEN = {key[:-1]: rule for key, rule in KEYS.items() if key.endswith(".*")}
 
@@ -294,11 +324,21 @@ def rule_of(key: str) -> Key | None:
     return KEYS.get(key) or limit_key(key) or next((rule for prefix, rule in _OPEN.items() if key.startswith(prefix)), None)
 
 
+def is_unread(key: str, value: Any) -> bool:
+    """Whether a key asks for something that nobody does. `"local"`, and nothing, is what there is anyway."""
+    return value not in ("local", [], {}) and (key in UNREAD or any(key.startswith(open[:-1]) for open in UNREAD if open.endswith(".*")))
+
+
+def unread_problem(key: str, source: str, path: str | None) -> Problem:
+    """What is said of such a key."""
+    return Problem(f"{key} is accepted, and read by nothing in this version of agent-env", source, path)
+
+
 def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dict[str, Any], list[Problem], list[Problem]]:
     """A file's values by dotted key.
 
     Returns:
-        Values, problems (wrong types, near spellings), warnings (unknown tables and keys, which are kept unread).
+        Values, problems (wrong types, near spellings), warnings (tables and keys that are unknown, or that nothing reads).
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -311,6 +351,8 @@ def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dic
             (problems if found.hint else warnings).append(found)
             continue
         problems += check_value(rule, value, source, path)
+        if is_unread(key, value):
+            warnings.append(unread_problem(key, source, path))
         values[key] = _anchored(key, rule, value, folder)
     return values, problems, warnings
 

@@ -8,17 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agent_env.config.keys import KEYS, LIMIT_PREFIX, LIMIT_VARIABLE, flatten, limit_key, variable_value
-from agent_env.config.state import state_root
+from agent_env.config.keys import KEYS, LIMIT_PREFIX, LIMIT_VARIABLE, flatten, is_unread, limit_key, unread_problem, variable_value
+from agent_env.config.state import STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelConfig, RunConfig, SandboxConfig, Source
 from agent_env.defaults import Limits
 from agent_env.documents.reading import parse_toml, read_file
 from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem, ProblemsError
 from agent_env.ids import home_folder
-from agent_env.trust import Trust, gated_keys, refusal
+from agent_env.trust import TRUST_VARIABLE, Trust, gated_keys, refusal
 
 CONFIG_VARIABLE = "AGENT_ENV_CONFIG"
+PREFIX = "AGENT_ENV_"
+OTHER_VARIABLES = (CONFIG_VARIABLE, STATE_VARIABLE, TRUST_VARIABLE, "AGENT_ENV_DEBUG", "AGENT_ENV_LOCAL_SANDBOX_DIR")
+"""Variables of this process that are no key's."""
 TREE_FILE = Path(".agentenv/config.toml")
 DATABASE_FILE = "agent-env.db"
 
@@ -45,6 +48,7 @@ def load_config(
     files, loaded, problems, warnings = _read_files(cwd, environ)
     given, found = _variables(environ, cwd)
     problems += found
+    warnings += _idle_variables(given, environ)
     blocked: dict[str, str] = {}
     for file in files:
         if file.kind == "tree" and not trust.is_trusted(file.folder, file.digest):
@@ -141,6 +145,18 @@ def _variables(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, tuple[s
                 problems += found
                 given[key] = (name, value)
     return given, problems
+
+
+def _idle_variables(given: Mapping[str, tuple[str, Any]], environ: Mapping[str, str]) -> list[Problem]:
+    """Variables that nothing reads: of keys that nothing reads, and those that are nearly spelt as one of ours."""
+    found = [unread_problem(key, f"variable {name}", None) for key, (name, value) in given.items() if is_unread(key, value)]
+    known = {*OTHER_VARIABLES, *(rule.variable for rule in KEYS.values() if rule.variable)}
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name not in known and not name.startswith(LIMIT_VARIABLE):
+            meant = near(name, sorted(variable for variable in known if variable.startswith(PREFIX)))
+            if meant is not None:
+                found.append(Problem("is read by nothing", f"variable {name}", hint=f"did you mean {meant}?"))
+    return found
 
 
 def _sends_a_key(

@@ -9,26 +9,19 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 
-from agent_env.config.keys import KEYS, LIMIT_PREFIX
+from agent_env.config.keys import KEYS, LIMIT_PREFIX, UNREAD
 from agent_env.defaults import Limits
 
 UNUSED = "Accepted, and used by nothing in this version."
 
 SAID: Mapping[str, str] = {
+    **dict.fromkeys(UNREAD, UNUSED),
     "agents.default_a2a_agent_id": "The agent of a `deploy_agent` that names none.",
-    "artifacts.impls": UNUSED,
-    "artifacts.type_aliases": UNUSED,
     "conversations.default_human_a2a_url": "Where people answer whom `deploy_human_agent` names without an address.",
     "database.synchronous": "SQLite's word for how hard a commit is pushed to the disk: `NORMAL` or `FULL`.",
     "database.url": "The run database, `sqlite:///…` or `postgresql://…`; a SQLite file in the state folder when absent.",
     "envs.base_image": "What the gateway's and other images of our own are built from.",
     "envs.database_image": "The PostgreSQL of environments with a database.",
-    "envs.impls": UNUSED,
-    "explorer.allowed_hosts": UNUSED,
-    "explorer.cors_origins": UNUSED,
-    "explorer.plugins": UNUSED,
-    "explorer.port": UNUSED,
-    "explorer.static_dir": UNUSED,
     "images.registries": "Credentials by registry: `username`, `password`.",
     "model.api_key": "The key of `model.base_url`.",
     "model.base_url": "The endpoint that is asked for what no other endpoint lists.",
@@ -44,20 +37,13 @@ SAID: Mapping[str, str] = {
     "plugins.*": "The table of an installed plug-in, which reads it itself.",
     "run.concurrency": "Runs at once; by cores and memory when absent.",
     "run.quiesce": "What verifiers do with what earlier steps left running while they look: `freeze` or `kill`; left alone when absent.",
-    "runner": UNUSED,
     "sandbox.agent_default": "The provider of agents' sandboxes, or several in the order in which they are tried.",
-    "sandbox.attribution": UNUSED,
     "sandbox.container_privileges": "What tasks' containers are granted beyond an ordinary one: `privileged`, `capabilities`, `devices`, "
     "`volumes`, `host_network`.",
     "sandbox.default": "The provider of sandboxes, or several in the order in which they are tried.",
     "sandbox.providers.*": "A provider: `config` for its options, `impl` (`module:Class`) for one that no package brings.",
     "sandbox.unsafe_host": "Commands of machine sandboxes run on the bare host.",
-    "state.providers.*": UNUSED,
     "state.root": "The folder of everything that is kept.",
-    "stores.document": UNUSED,
-    "stores.image": UNUSED,
-    "stores.object": UNUSED,
-    "stores.secret": UNUSED,
     "task_steps.impls": "Step types that no package brings: a list of `module:Class`.",
 }
 """Key → what it is for."""

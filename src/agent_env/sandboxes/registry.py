@@ -37,6 +37,11 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *(name for name, found in entries.items() if len(found) == 1)})
 
 
+def known() -> set[str]:
+    """Every provider that is built in or that any installed package brings, also one that several bring, which is used by none."""
+    return {*BUILT_IN, *_entries()}
+
+
 def provider(
     name: str,
     *,

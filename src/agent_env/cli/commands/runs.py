@@ -10,7 +10,7 @@ import click
 
 from agent_env.cli.commands.resume import resume
 from agent_env.cli.completing import RUNS, STEPS, TASK_IDS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import Group, same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
@@ -42,7 +42,8 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
 
     with opened_stores() as stores:
         older = find_run(stores, before).run_id if before else None
-        found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit, before=older)
+        found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit + 1, before=older)
+        found, further = found[:limit], len(found) > limit
         stopped = {run.run_id for run in found if interrupted(stores.journal, run)}
     if as_json:
         write_json({"runs": [run_json(run, stopped=run.run_id in stopped) for run in found]})
@@ -65,8 +66,8 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
         for run in found
     ]
     table(("RUN", "TASK", "RESULT", "SCORE", "TIME", "CREATED (UTC)"), rows, right=(4,))
-    if len(found) == limit:
-        note(f"more: agent-env runs list --before {found[-1].run_id}")
+    if further:
+        note(f"more: {same_command(before=found[-1].run_id)}")
 
 
 @runs.command()
