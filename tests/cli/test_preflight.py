@@ -118,6 +118,15 @@ def test_a_provider_that_nobody_knows_is_a_mistake_everywhere(cli: Cli, way: str
     assert "did you mean 'local'?" in answer.err
 
 
+def test_all_agents_that_lack_a_model_are_told_at_once_and_nothing_is_built(cli: Cli) -> None:
+    for options in ([], ["--dry-run"]):
+        answer = cli("run", "agents", *options)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.count("asks a model, and none is configured (set LITELLM_BASE_URL") == 6
+    assert cli("agent", "list", "--json").json == {"agents": []}
+    assert cli("run", "agents", "--task", "pi", "--dry-run", "--json", env={"LITELLM_BASE_URL": "http://127.0.0.1:9"}).json["runs"] == 1
+
+
 def test_what_the_user_overrides_is_asked_about_instead(cli: Cli) -> None:
     assert cli("run", file(cli, UNKNOWN), "--dry-run", "--sandbox", "local").code == 0
     assert cli("run", file(cli, {**UNKNOWN, "sandbox_type": "local"}), "--dry-run", "--sandbox", "lcal").code == 2

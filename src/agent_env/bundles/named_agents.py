@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
 from agent_env.bundles.materialising import materialise
 from agent_env.bundles.model import KINDS, BundleKind
 from agent_env.bundles.single_plans import plan_named, unknown_name
 from agent_env.documents.updates import Json
+from agent_env.engine.preflight_models import says_so, stored_needs
 
 if TYPE_CHECKING:
     from agent_env.bundles.lookups import PlanStores
     from agent_env.bundles.materialising import WriteStores
+    from agent_env.bundles.planned import Write
     from agent_env.engine import TaskPlan
+    from agent_env.engine.preflight_models import AgentNeeds
     from agent_env.steps.contract import Step
 
 _DEPLOYING = frozenset({"deploy_agent", "install_agent"})
@@ -68,6 +72,20 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
     if params:
         made["step_params"] = params
     return made
+
+
+def needs_of(writes: Iterable[Write], stores: PlanStores) -> AgentNeeds:
+    """What agents say of themselves: those that a plan writes, those of installed bundles, and stored ones."""
+    own = {write.entry.id: write.entry for write in writes if write.entry.kind is BundleKind.AGENT}
+
+    @cache
+    def needs(name: str) -> bool:
+        if name not in own and (found := plan_named(BundleKind.AGENT, name, stores)) is not None:
+            plan, id = found
+            return any(says_so(write.entry.config.get("metadata")) for write in plan.writes if write.entry.id == id)
+        return says_so(own[name].config.get("metadata")) if name in own else stored_needs(stores.documents)(name)
+
+    return needs
 
 
 def refuse_unknown(overrides: Mapping[str, Json], stores: PlanStores) -> None:

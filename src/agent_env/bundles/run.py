@@ -193,12 +193,13 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
         ProblemsError: Something is wrong with the bundle; nothing was written or run.
         StorageError: The stores can't be used.
     """
-    from agent_env.bundles.named_agents import refuse_unknown
+    from agent_env.bundles.named_agents import needs_of, refuse_unknown
 
     stores = engine.stores
     refuse_unknown(request.overrides, stores)
     plan = await asyncio.to_thread(plan_request, request, stores)
-    found = await engine.preflight({task.name: task.plan for task in plan.tasks}, request.overrides)
+    needs, replayed = needs_of(plan.writes, stores), bool(request.models.get("replay"))
+    found = await engine.preflight({task.name: task.plan for task in plan.tasks}, request.overrides, needs=needs, replayed=replayed)
     if found.problems:
         raise ProblemsError(found.problems)
     on_wait = observer.on_wait if observer else None

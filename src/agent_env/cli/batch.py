@@ -215,7 +215,7 @@ async def _run_all(
         jobs = prepare(engine)
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
-            if (found := await engine.preflight(of_them, overrides)).problems:
+            if (found := await engine.preflight(of_them, overrides, replayed=all(job.options.replay for job in jobs))).problems:
                 raise ProblemsError(found.problems)
         agenda.not_started = {number: job.wanted for number, job in enumerate(jobs)}
         watcher.total = len(jobs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_env.bundles.named_agents import refuse_unknown, without_effect
+from agent_env.bundles.named_agents import needs_of, refuse_unknown, without_effect
 from agent_env.bundles.verdict import Result
 from agent_env.cli.batch import Agenda, Presentation, conclude, context_file, cut_short_by
 from agent_env.cli.models import of_models
@@ -111,10 +111,9 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
         stores = stores_of(memory)
         refuse_unknown(overrides, stores)
         done = predict(_request(found, given, overrides), stores)
-    remarks = [
-        *without_effect([task.plan for task in done.plan.tasks], overrides),
-        *refuse_unable({task.name: task.plan for task in done.plan.tasks}, overrides),
-    ]
+        plans, needs = {task.name: task.plan for task in done.plan.tasks}, needs_of(done.plan.writes, stores)
+        unknown = refuse_unable(plans, overrides, needs, replayed=given["replay"] is not None)
+    remarks = [*without_effect(plans.values(), overrides), *unknown]
     if given["as_json"]:
         report = dry_run_report(done)
         write_json({**report, "warnings": [*report["warnings"], *map(str, remarks)]})

@@ -11,15 +11,26 @@ from agent_env.errors import Problem, ProblemsError
 if TYPE_CHECKING:
     from agent_env.engine import TaskPlan
     from agent_env.engine.preflight import Preflight
+    from agent_env.engine.preflight_models import AgentNeeds, ModelsAsked
 
 
-def refuse_unable(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any] | None = None) -> Sequence[Problem]:
+def refuse_unable(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any], needs: AgentNeeds, *, replayed: bool) -> Sequence[Problem]:
     """For a dry run: says what the run itself would say. What could not be found out comes back, as warnings.
 
+    Args:
+        plans: File or id, as messages will name it → task.
+        overrides: `user_overrides` of the runs.
+        needs: Which agents take credentials of models.
+        replayed: The answers of models come from a recording.
+
     Raises:
-        ProblemsError: Sandboxes that no provider of their chain can make here, images that are nowhere, secrets without a value.
+        ProblemsError: Sandboxes that no provider of their chain can make here, images that are nowhere, secrets without a value, models
+            that nobody configured.
     """
-    found = _asked(plans, overrides)
+    from agent_env.engine.preflight_models import ModelsAsked
+
+    config = configuration()
+    found = _asked(plans, overrides, ModelsAsked(config.model, needs, config.default_agent_id, replayed))
     if found.problems:
         raise ProblemsError(found.problems)
     return found.remarks
@@ -37,7 +48,7 @@ def unable(plans: Mapping[str, TaskPlan], *, strict: bool) -> Sequence[Problem]:
     return (*found.inabilities, *found.remarks)
 
 
-def _asked(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any] | None) -> Preflight:
+def _asked(plans: Mapping[str, TaskPlan], overrides: Mapping[str, Any] | None, models: ModelsAsked | None = None) -> Preflight:
     from agent_env.engine.preflight import preflight
 
-    return run_async(lambda: preflight(configuration(), plans, overrides))
+    return run_async(lambda: preflight(configuration(), plans, overrides, models))

@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 def configuration() -> Config:
     """The configuration that holds in the working directory."""
-    from agent_env.cli.unread import unread_tables
+    from agent_env.cli.unread import refuse_misspelt
     from agent_env.config import load_config
 
     config = load_config(Path.cwd(), os.environ)
     context = click.get_current_context(silent=True)
     warned = state_of(context).warned if context is not None else set[str]()
-    for said in map(str, (*config.warnings, *unread_tables(config), *config.notes)):
+    for said in map(str, (*config.warnings, *refuse_misspelt(config), *config.notes)):
         if said not in warned:
             warned.add(said)
             note(f"warning: {said}")

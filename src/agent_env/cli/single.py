@@ -47,7 +47,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
         return with_seeds(read, given["seeds"], numbered=given["seed"] is not None, strict=given["strict"])
 
     if given["dry_run"]:
-        return _dry_run(plan, text, given["attempts"], overrides, as_json=given["as_json"])
+        return _dry_run(plan, text, given, overrides)
     config = configuration()
     group = secrets.token_hex(16)
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
@@ -91,18 +91,19 @@ def task_id_of(file: Path) -> str:
         return file.stem
 
 
-def _dry_run(plan: Any, text: str, attempts: int, overrides: Mapping[str, Any], *, as_json: bool) -> int:
-    from agent_env.bundles.named_agents import refuse_unknown, without_effect
+def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
+    from agent_env.bundles.named_agents import needs_of, refuse_unknown, without_effect
     from agent_env.cli.preflight import refuse_unable
 
     with opened_stores() as memory:
         stores = stores_of(memory)
         refuse_unknown(overrides, stores)
         task, rows = plan(stores.documents, stores.artifacts)
-    remarks = [*without_effect([task], overrides), *refuse_unable({task.source: task}, overrides)]
-    runs = attempts * max(1, len(rows))
+        unknown = refuse_unable({task.source: task}, overrides, needs_of((), stores), replayed=given["replay"] is not None)
+    remarks = [*without_effect([task], overrides), *unknown]
+    runs = given["attempts"] * max(1, len(rows))
     warnings = [str(warning) for warning in (*task.warnings, *remarks)]
-    if as_json:
+    if given["as_json"]:
         tasks = [{"task": text, "id": task.task_id, "steps": len(task.steps)}]
         write_json({"dry_run": True, "entries": [], "tasks": tasks, "runs": runs, "warnings": warnings})
         return 0

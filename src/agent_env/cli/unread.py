@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 _PREFIX = "sandbox.providers."
 
 
-def unread_tables(config: Config) -> list[Problem]:
+def refuse_misspelt(config: Config) -> list[Problem]:
     """Tables of providers that are not there, as warnings.
 
     Raises:
         ProblemsError: One has nearly the name of one that is there, which it is then meant for.
     """
-    found = list(_unread(config))
+    found = list(unread_tables(config))
     misspelt = [problem for problem in found if problem.hint]
     if misspelt:
         raise ProblemsError(misspelt)
     return found
 
 
-def _unread(config: Config) -> Iterator[Problem]:
+def unread_tables(config: Config) -> Iterator[Problem]:
+    """Tables of providers that are not there; one that is nearly spelt as one that is there has a hint."""
     from agent_env.sandboxes.registry import BUILT_IN, known
 
     tables = {name: table for name, table in config.sandbox.providers.items() if name not in BUILT_IN}

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Literal, Self
 
-from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock, SystemClock
-from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.defaults import Limits
 from agent_env.documents.outcomes import Kind
 from agent_env.documents.updates import Json
 from agent_env.engine import control
@@ -20,12 +19,12 @@ from agent_env.engine.options import Providers, RunOptions, Stores
 from agent_env.engine.outcome import RunOutcome
 from agent_env.engine.owned import House, OwnedRun, plan_of
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.preflight import PRIVILEGES_KEY, Preflight, findings
+from agent_env.engine.preflight import Preflight, findings
+from agent_env.engine.preflight_models import AgentNeeds, ModelsAsked, stored_needs
 from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.signals import Cancellation, to_its_end
 from agent_env.engine.submission import learn_secrets, prepared
-from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport, close_prompts, remove_context
-from agent_env.environments.settings import EnvironmentSettings
+from agent_env.engine.teardown import TeardownReport, close_prompts, remove_context
 from agent_env.errors import InfrastructureError, RunOwnedError
 from agent_env.places import Place
 from agent_env.stores import handover
@@ -74,19 +73,8 @@ class Engine:
         self._overrides: dict[str, Mapping[str, Json]] = {}
         self._plans: dict[str, TaskPlan] = {}
         """What was submitted here and waits to be executed; a resume reads it from the database instead."""
-        self._house = House(
-            stores,
-            self.provider,
-            self.installation,
-            config.sandbox.default or DEFAULT_PROVIDER,
-            self.redactor,
-            clock or SystemClock(),
-            limits or config.limits or DEFAULT_LIMITS,
-            config.run.quiesce,
-            frozenset(config.get(PRIVILEGES_KEY) or ()),
-            EnvironmentSettings.of(config.get),
-            AgentSettings.of(config),
-            config.model,
+        self._house = House.of(
+            config, stores, self.provider, self.installation, redactor=self.redactor, clock=clock or SystemClock(), limits=limits
         )
 
     async def __aenter__(self) -> Self:
@@ -128,14 +116,24 @@ class Engine:
         self.redactor.add(value)
         return self.stores.secrets.keep(value)
 
-    async def preflight(self, plans: Mapping[str, TaskPlan], overrides: Mapping[str, Json] | None = None) -> Preflight:
+    async def preflight(
+        self,
+        plans: Mapping[str, TaskPlan],
+        overrides: Mapping[str, Json] | None = None,
+        *,
+        needs: AgentNeeds | None = None,
+        replayed: bool = False,
+    ) -> Preflight:
         """What can't be done of these tasks, with the reasons: known before anything starts, and without starting anything.
 
         Args:
             plans: File or id, as messages will name it → task.
             overrides: `user_overrides` of their runs.
+            needs: Which agents take credentials of models; None asks the stored ones.
+            replayed: The answers of models come from a recording.
         """
         house = self._house
+        asked = ModelsAsked(house.models, needs or stored_needs(self.stores.documents), str(house.agents.agent_id), replayed)
         return await findings(
             plans,
             self.provider,
@@ -144,6 +142,7 @@ class Engine:
             overrides=overrides or {},
             limits=house.limits,
             privileges=house.privileges,
+            asked=asked,
         )
 
     async def execute(self, run_id: str, observer: Observer | None = None) -> RunOutcome:

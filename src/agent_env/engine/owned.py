@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from agent_env.agents.settings import AgentSettings
 from agent_env.clock import Clock
 from agent_env.config.values import ModelConfig
-from agent_env.defaults import Limits
+from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.outcomes import Kind, Status, kind_of
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
@@ -27,18 +27,20 @@ from agent_env.engine.options import Providers, Stores
 from agent_env.engine.outcome import RunOutcome, described, word_of
 from agent_env.engine.plan import TaskPlan, read_steps
 from agent_env.engine.prefetch import prefetching
+from agent_env.engine.preflight import PRIVILEGES_KEY
 from agent_env.engine.resume import Resumption, recover
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.scheduler import Drive, Rule, Scheduler, first_error
 from agent_env.engine.shared import Shared
 from agent_env.engine.signals import Cancellation
-from agent_env.engine.teardown import TeardownReport
+from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport
 from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import InfrastructureError, StorageError, SupersededError, UsageError
 from agent_env.stores.handover import STOP_NOTE
 from agent_env.stores.records import DURATION_NOTE, Lease, StoredRun
 
 if TYPE_CHECKING:
+    from agent_env.config import Config
     from agent_env.redaction import Redactor
 
 
@@ -60,6 +62,34 @@ class House:
     environments: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     agents: AgentSettings = field(default_factory=AgentSettings)
     models: ModelConfig = field(default_factory=ModelConfig)
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        stores: Stores,
+        providers: Providers,
+        installation: Installation,
+        *,
+        redactor: Redactor,
+        clock: Clock,
+        limits: Limits | None = None,
+    ) -> Self:
+        """As a configuration says."""
+        return cls(
+            stores,
+            providers,
+            installation,
+            config.sandbox.default or DEFAULT_PROVIDER,
+            redactor,
+            clock,
+            limits or config.limits or DEFAULT_LIMITS,
+            config.run.quiesce,
+            frozenset(config.get(PRIVILEGES_KEY) or ()),
+            EnvironmentSettings.of(config.get),
+            AgentSettings.of(config),
+            config.model,
+        )
 
     def sandboxes(
         self, held: Lease, stored: StoredRun, *, refused: Callable[[str, Mapping[str, object]], None] = lambda *_: None

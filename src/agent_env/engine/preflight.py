@@ -13,6 +13,7 @@ from agent_env.engine.fallback import links
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.prefetch import chain_of
 from agent_env.engine.preflight_environments import environments_refused
+from agent_env.engine.preflight_models import ModelsAsked
 from agent_env.engine.preflight_values import values_missing
 from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
@@ -48,8 +49,17 @@ class Preflight:
         return [*self.mistakes, *self.inabilities]
 
 
-async def preflight(config: Config, plans: Mapping[str, TaskPlan], overrides: Mapping[str, Json] | None = None) -> Preflight:
-    """`findings` with the providers of a configuration, for whoever has no engine open and only looks: also which images can't be had."""
+async def preflight(
+    config: Config, plans: Mapping[str, TaskPlan], overrides: Mapping[str, Json] | None = None, asked: ModelsAsked | None = None
+) -> Preflight:
+    """`findings` with the providers of a configuration, for whoever has no engine open and only looks: also which images can't be had.
+
+    Args:
+        config: What is configured.
+        plans: File or id, as messages will name it → task.
+        overrides: `user_overrides` of their runs.
+        asked: Who will ask a model; None does not look.
+    """
     from agent_env.engine.opening import default_provider_of, providers_of
     from agent_env.engine.preflight_images import images_missing
     from agent_env.stores import Secrets
@@ -68,7 +78,9 @@ async def preflight(config: Config, plans: Mapping[str, TaskPlan], overrides: Ma
         granted = frozenset(config.get(PRIVILEGES_KEY) or ())
         default, chosen = default_provider_of(config), overrides or {}
         secrets = Secrets(config.state_root / SECRETS_FILE)
-        found = await findings(plans, provider, secrets, default=default, overrides=chosen, limits=config.limits, privileges=granted)
+        found = await findings(
+            plans, provider, secrets, default=default, overrides=chosen, limits=config.limits, privileges=granted, asked=asked
+        )
         there: dict[str, bool] = {}
 
         async def is_here(plan: TaskPlan, step: Step) -> bool:
@@ -90,15 +102,18 @@ async def findings(
     overrides: Mapping[str, Json],
     limits: Limits,
     privileges: frozenset[str] = frozenset(),
+    asked: ModelsAsked | None = None,
 ) -> Preflight:
     """What can't be done of tasks, of everything that is quickly known. See `sandbox_findings` for the arguments.
 
     Args:
         secrets: Where values of references are.
+        asked: Who will ask a model; None does not look.
     """
     found = await sandbox_findings(plans, providers, default=default, overrides=overrides, limits=limits, privileges=privileges)
     environments = await environments_refused(plans, providers, default=default, overrides=overrides, limits=limits)
-    return Preflight(found.mistakes, (*found.inabilities, *environments, *await values_missing(plans, secrets)))
+    models = asked.missing(plans, overrides) if asked is not None else []
+    return Preflight(found.mistakes, (*found.inabilities, *environments, *await values_missing(plans, secrets), *models))
 
 
 async def sandbox_findings(

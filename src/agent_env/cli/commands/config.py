@@ -51,7 +51,11 @@ def config() -> None:
 @json_option
 def show(as_json: bool) -> None:
     """Show everything that is configured, with its source."""
-    facts = _config().describe()
+    from agent_env.cli.unread import unread_tables
+
+    found = _config()
+    facts = found.describe()
+    facts["warnings"] = [*facts["warnings"], *map(str, unread_tables(found))]
     if as_json:
         write_json(facts)
         return
