@@ -11,7 +11,8 @@ import pytest
 from agent_env_sdk.testing.models import Scenario, Step
 
 from agent_env.broker import Budget, Price, Refusal
-from agent_env.broker.accounts import Account, Accounts, Admitted, Grant, Refused, Wanted
+from agent_env.broker.accounts import Account, Accounts, Grant
+from agent_env.broker.admission import Admitted, Refused, Wanted
 from agent_env.broker.contract import Dialect
 from agent_env.stores import Database
 from agent_env.stores.owners import Owner

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from agent_env.broker.broker import Broker, Request
+from agent_env.broker.answers import Request
+from agent_env.broker.broker import Broker
 from agent_env.broker.contract import ChatAnswer, Dialect, Refusal, Usage
 from agent_env.broker.dialects import SPELLINGS
 from agent_env.defaults import Limits

@@ -11,7 +11,7 @@ import contextlib
 import hmac
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from agent_env.broker import recordings
-from agent_env.broker.accounts import Accounts, Admitted, Grant, Refused, Settlement, Wanted
+from agent_env.broker.accounts import Accounts, Grant, Settlement
+from agent_env.broker.admission import Admitted, Refused, Wanted
+from agent_env.broker.answers import STATUS, Answer, RefusedError, Request, refusal
 from agent_env.broker.contract import Refusal, split_token
 from agent_env.broker.dialects import SPELLINGS, Route, UsageReader, route_of
-from agent_env.broker.endpoints import Endpoint, Endpoints, Headers, token_in
+from agent_env.broker.endpoints import Endpoint, Endpoints, token_in
 from agent_env.broker.recordings import Recorded, Recordings
 from agent_env.broker.streams import KeptAnswer, without_usage
 from agent_env.broker.transcript import Transcript
@@ -36,44 +38,11 @@ if TYPE_CHECKING:
     from agent_env.stores.installation import InstallationKey
 
 Json = Any
-_STATUS: Final[Mapping[Refusal, int]] = {
-    Refusal.TOKEN: 401,
-    Refusal.BUDGET: 403,
-    Refusal.UNPRICED: 403,
-    Refusal.UNCONFIGURED: 424,
-    Refusal.KEY: 503,
-    Refusal.UNAVAILABLE: 502,
-    Refusal.NOT_RECORDED: 424,
-    Refusal.UNKNOWN: 404,
-}
-_MAY_PASS: Final = frozenset({Refusal.KEY, Refusal.UNAVAILABLE})
-"""Asking again may help."""
 _REPLAY: Final = "replay"
 _GONE: Final = "the caller went away before the answer was over"
 _UNTOLD: Final = Refused(
     Refusal.KEY, "the model broker was just started, and nobody has told it the key yet: whoever goes on with the run does"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What an agent sent."""
-
-    method: str
-    target: str
-    """Path and query."""
-    headers: Headers
-    body: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What it is answered."""
-
-    status: int
-    headers: Sequence[tuple[str, str]]
-    pieces: AsyncIterator[bytes]
-    """Raises `ModelUnavailableError` where the model's answer breaks off."""
 
 
 @dataclass
@@ -104,14 +73,6 @@ class _Call:
     def streamed(self) -> bool:
         """The request wants a stream."""
         return self.route.streams or bool(self.body.get("stream"))
-
-
-class RefusedError(Exception):
-    """The broker's own no. Never leaves this module but as an answer."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__(refused.message)
-        self.refused = refused
 
 
 class Broker:
@@ -156,13 +117,13 @@ class Broker:
                 raise RefusedError(Refused(Refusal.UNKNOWN, f"the model broker carries no {request.method} {path}"))
             call = await self._call(request, route, path, query)
         except RefusedError as error:
-            yield _refusal(route, error.refused)
+            yield refusal(route, error.refused)
             return
         async with contextlib.AsyncExitStack() as stack:
             try:
                 answer = await stack.enter_async_context(self._answered(call))
             except RefusedError as error:
-                answer = _refusal(route, error.refused)
+                answer = refusal(route, error.refused)
             yield answer
 
     # before anything is asked
@@ -232,7 +193,7 @@ class Broker:
                 yield answer
                 settlement = self._settled(call, begun)
         except RefusedError as error:
-            settlement = Settlement("failed", _STATUS[error.refused.refusal], refusal=error.refused.refusal, message=error.refused.message)
+            settlement = Settlement("failed", STATUS[error.refused.refusal], refusal=error.refused.refusal, message=error.refused.message)
             raise
         except ModelUnavailableError as error:
             settlement = Settlement("failed", refusal=Refusal.UNAVAILABLE, message=error.message)
@@ -410,11 +371,6 @@ def _object(body: bytes) -> dict[str, Json] | None:
     return value if isinstance(value, dict) else None
 
 
-def answer_refused(request: Request, refused: Refused) -> Answer:
-    """The answer to a request that no broker takes."""
-    return _refusal(route_of(request.method, urlsplit(request.target).path), refused)
-
-
 def _unable(endpoints: Endpoints | None, endpoint: Endpoint | None, wanted: Wanted) -> Refused | None:
     """Why a call can't be sent to anybody."""
     if endpoints is None:
@@ -422,15 +378,3 @@ def _unable(endpoints: Endpoints | None, endpoint: Endpoint | None, wanted: Want
     if endpoint is None:
         return Refused(Refusal.UNCONFIGURED, f"no endpoint is configured for {wanted.dialect} and model {wanted.model!r}; see [model]")
     return Refused(Refusal.KEY, f"endpoint {endpoint.name!r} can't be asked: {endpoint.problem}") if endpoint.problem else None
-
-
-def _refusal(route: Route | None, refused: Refused) -> Answer:
-    status = _STATUS[refused.refusal]
-    spelling = SPELLINGS[route.dialect] if route is not None else next(iter(SPELLINGS.values()))
-    body = json.dumps(spelling.error(status, refused.refusal, refused.message)).encode()
-
-    async def pieces() -> AsyncIterator[bytes]:
-        yield body
-
-    again = "true" if refused.refusal in _MAY_PASS else "false"
-    return Answer(status, [("content-type", "application/json"), ("x-should-retry", again)], pieces())

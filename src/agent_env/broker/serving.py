@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import h11
 
-from agent_env.broker.broker import Answer, Request
+from agent_env.broker.answers import Answer, Request
 from agent_env.defaults import Limits
 from agent_env.errors import InfrastructureError
 from agent_env.waiting import deadline

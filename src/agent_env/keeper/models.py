@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from agent_env.broker.accounts import Accounts, Refused
-from agent_env.broker.broker import Answer, Broker, Request, answer_refused
+from agent_env.broker.accounts import Accounts
+from agent_env.broker.admission import Refused
+from agent_env.broker.answers import Answer, Request, answer_refused
+from agent_env.broker.broker import Broker
 from agent_env.broker.contract import Refusal, split_token
 from agent_env.broker.endpoints import Endpoints, token_in
 from agent_env.broker.serving import Pipe, StreamPipe, serve

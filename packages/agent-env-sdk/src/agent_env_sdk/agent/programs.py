@@ -15,13 +15,12 @@ import io
 import json
 import os
 import re
-import signal
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from agent_env_sdk.wire.a2a import Usage
 from agent_env_sdk.wire.native import Translator, translator
@@ -29,18 +28,13 @@ from agent_env_sdk.wire.parts import FileBytes, FilePart
 from agent_env_sdk.wire.trajectory import EndEvent, ErrorEvent, MessageEvent, ToolCallEvent, UsageEvent
 
 from .author import Agent, AssemblyError
-from .hands import GRACE_SECONDS, pipe
+from .processes import MODEL_VARIABLES, Launch, lines, tail
 from .turns import AgentConfig, Progress, TaskRequest, TaskResult
 from .unpacking import unpack
 
-LONGEST_LINE: Final = 64 * 1024 * 1024
-"""Bytes of one event of a program: an answer of a tool may be within it."""
-SHOWN_CHARACTERS: Final = 1500
-"""Of what a program wrote to its error stream, told when it fails."""
-MARK: Final = "AGENTENV_TURN"
-"""The variable that every process of a turn has, by which those are found that left its group."""
+__all__ = ["Launch", "Models", "ProgramAgent", "ProgramConfig", "Turn"]
+
 WORKSPACE_VARIABLE: Final = "AGENTENV_WORKSPACE"
-MODEL_VARIABLES: Final = ("LITELLM_BASE_URL", "LITELLM_API_KEY", "LITELLM_EXTRA_HEADERS")
 _OWN_FAULTS: Final = frozenset({"error_max_turns", "error_max_structured_output_retries", "aborted"})
 """Codes of errors that are the agent's own end, and not one of what it depends on."""
 
@@ -104,15 +98,6 @@ class Turn:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(content)
         return path
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How a turn's process is started."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    stdin: str = ""
 
 
 @dataclass
@@ -208,14 +193,14 @@ class ProgramAgent(Agent):
         reading = self.translating(turn)
         with tempfile.TemporaryFile() as complaints:
             ended: int | None = None
-            async for line in _lines(launch, turn, complaints):
+            async for line in lines(launch, turn.home, turn.workspace, request.task_id, complaints):
                 if isinstance(line, int):
                     ended = line
                     break
                 for progress in self._heard(turn, reading, came, line):
                     yield progress
             await request.calls_over(came.calls)  # a program's calls can't be held up, so a turn is one increment
-            yield self._result(turn, came, ended, _tail(complaints))
+            yield self._result(turn, came, ended, tail(complaints))
 
     async def save_context(self, context_id: str) -> bytes:
         """The conversation's home: what the program itself remembers of it."""
@@ -292,87 +277,6 @@ def _linked(home: Path, places: Sequence[str], skills: Path) -> None:
             link = home / place / skill.name
             if skill.is_dir() and not skill.name.startswith(".") and not link.exists():
                 link.symlink_to(skill)
-
-
-async def _lines(launch: Launch, turn: Turn, complaints: IO[bytes]) -> AsyncIterator[bytes | int]:
-    """Each line as the process writes it, and last its exit code, below 0 for a signal."""
-    environ = {name: value for name, value in os.environ.items() if name not in MODEL_VARIABLES}
-    environ |= {"HOME": str(turn.home), MARK: turn.request.task_id, "TERM": "dumb", **launch.env}
-    async with pipe(LONGEST_LINE) as (reader, writing):
-        with tempfile.TemporaryFile() as stdin:
-            stdin.write(launch.stdin.encode())
-            stdin.seek(0)
-            try:
-                running = await asyncio.create_subprocess_exec(
-                    *launch.argv, cwd=turn.workspace, env=environ, start_new_session=True, stdin=stdin, stdout=writing, stderr=complaints
-                )
-            finally:
-                os.close(writing)
-        finished = False
-        try:
-            async for line in _read(reader, running):
-                yield line
-            code = await running.wait()
-            finished = True
-            yield code
-        finally:
-            if not finished:
-                await asyncio.to_thread(_end_all, running.pid, turn.request.task_id)
-                await running.wait()
-
-
-async def _read(reader: asyncio.StreamReader, running: asyncio.subprocess.Process) -> AsyncIterator[bytes]:
-    """Lines until the process's end; what processes that it left behind write later isn't waited for."""
-    ended = asyncio.create_task(running.wait())
-    try:
-        while True:
-            reading = asyncio.ensure_future(reader.readline())
-            done, _ = await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if reading not in done:
-                done, _ = await asyncio.wait({reading}, timeout=GRACE_SECONDS)
-            if reading not in done:
-                reading.cancel()
-                return
-            try:
-                line = reading.result()
-            except ValueError:  # longer than any event may be: passed over
-                continue
-            if not line:
-                return
-            yield line
-    finally:
-        ended.cancel()
-
-
-def _end_all(group: int, task_id: str) -> None:
-    """Ends a turn's processes: its group, and those that left it, which the turn's variable tells."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-    mark, own = f"{MARK}={task_id}".encode(), os.getpid()
-    for _ in range(5):  # one that was just starting others may have been passed
-        found = [pid for pid in _processes() if pid != own and mark in _environment(pid)]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not found:
-            return
-
-
-def _processes() -> list[int]:
-    return [int(path.name) for path in Path("/proc").glob("[0-9]*")] if Path("/proc").is_dir() else []
-
-
-def _environment(pid: int) -> list[bytes]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def _tail(complaints: IO[bytes]) -> str:
-    complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, complaints.tell() - 4 * SHOWN_CHARACTERS))
-    return complaints.read().decode(errors="replace").strip()[-SHOWN_CHARACTERS:]
 
 
 def _structured(config: Any, text: str) -> Any:
