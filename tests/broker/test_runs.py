@@ -10,19 +10,24 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from agent_env_sdk.testing.models import Fault, Scenario, Step, serve_models
 
+from agent_env.broker import ModelAccess
 from agent_env.broker.accounts import Accounts
 from agent_env.config import Config, ModelConfig
 from agent_env.containers import EngineEndpoint
 from agent_env.documents.task import parse_task
 from agent_env.engine import Engine, RunOptions, plan_task
+from agent_env.engine.models import RunModels
 from agent_env.engine.opening import open_engine
+from agent_env.engine.shared import Shared
 from agent_env.keeper import installed_status
 from agent_env.steps.registry import configure
+from agent_env.stores.secrets import Secrets
 from tests.broker.spying import Crash, Spy
 from tests.container_engine import archive_of, busybox_root, ensure
 from tests.engine.parts import LIMITS, Watcher
@@ -172,3 +177,26 @@ async def test_a_keeper_that_was_killed_is_told_again_and_serves_on(tmp_path: Pa
     assert done.status == "completed", done.error
     assert killed
     assert all("the answer" in answer for answer in seen_by(done)["answers"])
+
+
+async def test_what_an_agent_is_handed_without_the_broker_is_found_again_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that whoever goes on with the run can tell it to a container that was started again."""
+    monkeypatch.setenv("J_MODEL_KEY", KEY)
+    headers = {"x-team": "literal-77aa"}
+    settings = ModelConfig(base_url="http://user:word@127.0.0.1:9", api_key="sk-literal-5c1e", headers=headers, broker=False, default="m")
+    async with installation(tmp_path, "http://127.0.0.1:9") as engine:
+
+        def models(settings: ModelConfig) -> RunModels:
+            overrides: Mapping[str, Any] = {}
+            shared = SimpleNamespace(model_settings=settings, stores=engine.stores, state_root=tmp_path, overrides=overrides)
+            return RunModels(cast("Shared", shared))
+
+        assert models(replace(settings, api_key="env:J_MODEL_KEY")).reference_of(KEY) == "env:J_MODEL_KEY"
+        access = ModelAccess(str(settings.base_url), str(settings.api_key), headers=headers, brokered=False)
+        handed = {value: models(settings).reference_of(value) for value in access.variables().values()}
+    assert len(handed) == 3
+    assert all(reference.startswith("secret:") and value not in reference for value, reference in handed.items())
+    another = Secrets(engine.stores.secrets.file)
+    assert [another.resolve(reference).reveal() for reference in handed.values()] == list(handed)

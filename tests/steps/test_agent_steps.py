@@ -17,12 +17,14 @@ from agent_env_sdk.testing.agents import AgentClient, serve_agent_here
 from agent_env_sdk.wire.agent_extensions import PEER_AGENTS, SKILL_CONFIG, TRIGGERS
 
 from agent_env.engine import Engine, RunOptions
-from agent_env.errors import ProblemsError
+from agent_env.errors import ProblemsError, UserError
 from agent_env.steps.add_skills import cli_skill, files_skill
+from agent_env.steps.contract import AgentRequest
 from agent_env.steps.registry import parse_step
 from tests.agents.servers import script, until
 from tests.busy import within
 from tests.engine.parts import Watcher, engine_at, planned
+from tests.steps.bench import BenchRun
 
 SAYS_HI = [{"say": "hi"}]
 SAYS_SAY = json.dumps([{"say": json.dumps([{"say": json.dumps(SAYS_HI)}])}])
@@ -331,3 +333,23 @@ def test_rules_answer_in_place_of_a_simulated_users_model_and_end_the_conversati
         assert [each["kind"] for each in json.loads(log)["events"]] == ["fired", "fired"]
 
     in_world(tmp_path, "solver", "user")(body)
+
+
+class Asking(BenchRun):
+    """A run that says what it is asked to deploy, and deploys nothing."""
+
+    asked_for: AgentRequest | None = None
+
+    async def deploy_agent(self, request: AgentRequest) -> Any:
+        """Notes it."""
+        self.asked_for = request
+        raise UserError("nothing is deployed here")
+
+
+def test_a_key_that_was_given_for_the_run_is_the_brokers_and_no_variable_of_the_agent(tmp_path: Path) -> None:
+    run = Asking(tmp_path)
+    run.user_overrides = {"litellm_api_key": "sk-of-the-run", "litellm_base_url": "https://models.example"}
+    with pytest.raises(UserError, match="nothing is deployed here"):
+        asyncio.run(parse_step({"id": "agent", "type": "deploy_agent"}, source="t").execute(run))
+    assert run.asked_for is not None
+    assert (run.asked_for.env, run.asked_for.secrets) == ({"LITELLM_BASE_URL": "https://models.example"}, {})

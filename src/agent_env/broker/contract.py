@@ -17,6 +17,9 @@ from typing import Any, Final, Literal, Protocol
 MODELS_PORT: Final = 61081
 """Where the broker answers on a place's own loopback, beside the keeper's way out. Above the ports that kernels hand out by themselves."""
 
+KEY_VARIABLE: Final = "LITELLM_API_KEY"
+"""By which agents are given their key, and users name theirs (reference)."""
+
 Role = Literal["agent", "user", "judge"]
 """Who asks: an agent, a simulated user, a judge. The run's budget is for agents and users; judges have one of their own, so that an agent
 can't use up what grades it."""
@@ -61,7 +64,7 @@ class ModelAccess:
 
     def variables(self) -> Mapping[str, str]:
         """The variables by which agents find it (reference). Secrets: give them as such."""
-        values = {"LITELLM_BASE_URL": self.base_url, "LITELLM_API_KEY": self.token}
+        values = {"LITELLM_BASE_URL": self.base_url, KEY_VARIABLE: self.token}
         return values | ({"LITELLM_EXTRA_HEADERS": json.dumps(dict(self.headers))} if self.headers else {})
 
 

@@ -19,7 +19,7 @@ from agent_env.agents.deploy import attach, deploy, new_instance_id
 from agent_env.agents.live import RecordedAgent
 from agent_env.agents.lookup import StoredAgents
 from agent_env.agents.outfit import Outfit, give
-from agent_env.broker.contract import MODELS_PORT
+from agent_env.broker.contract import KEY_VARIABLE, MODELS_PORT, ModelAccess, Role
 from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedAgent, DeployedEnvironment
 from agent_env.engine.agent_making import AgentMaking
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from agent_env.environments import AgentAccess, LiveEnvironment
     from agent_env.steps.contract import AgentRequest, InstallRequest, Tell
 
-_KEY_VARIABLE, _URL_VARIABLE = "LITELLM_API_KEY", "LITELLM_BASE_URL"
+_URL_VARIABLE = "LITELLM_BASE_URL"
 Used = tuple[str, str, int, str]
 
 
@@ -142,7 +142,7 @@ class Agents:
 
     async def _with_models(self, plan: AgentPlan, request: AgentRequest, tell: Tell) -> AgentPlan:
         """With what it asks models by. An agent that needs none, or brings its own key, is given nothing."""
-        if not plan.takes_credentials or _KEY_VARIABLE in {*request.env, *request.secrets}:
+        if not plan.takes_credentials or KEY_VARIABLE in {*request.env, *request.secrets}:
             return plan
         own = request.env.get(_URL_VARIABLE)
         access = await self._shared.models().access(
@@ -155,10 +155,15 @@ class Agents:
         env = {name: value for name, value in plan.env.items() if name not in given}
         if _URL_VARIABLE in given and not urlsplit(given[_URL_VARIABLE]).password:
             env[_URL_VARIABLE] = given.pop(_URL_VARIABLE)  # an address is no secret, and an engine tells it again by itself
-        key = models_reference(plan.agent_name, request.model_role) if access.brokered else self._shared.models().reference_of(access.token)
-        references = {**({_KEY_VARIABLE: key} if key and _KEY_VARIABLE in given else {}), **plan.references}
+        references = {**await asyncio.to_thread(self._references, plan.agent_name, request.model_role, access, given), **plan.references}
         secrets, model = {**given, **plan.secrets}, access.model or plan.default_model
         return replace(plan, env=env, secrets=secrets, references=references, brokered=access.brokered, default_model=model)
+
+    def _references(self, agent_name: str, role: Role, access: ModelAccess, given: Mapping[str, str]) -> dict[str, str]:
+        """By which it can be told again what it asks models by, also by a process that was not there."""
+        if access.brokered:
+            return {KEY_VARIABLE: models_reference(agent_name, role)} if KEY_VARIABLE in given else {}
+        return {name: self._shared.models().reference_of(value) for name, value in given.items() if value}
 
     async def _deploy_with(self, provider: str, wanted: _Wanted) -> DeployedAgent:
         making = AgentMaking(self._shared, attempt_id=wanted.attempt_id, sandbox_provider=provider, tell=wanted.tell, env_id="")

@@ -19,7 +19,7 @@ from agent_env.broker.accounts import Account, Accounts, Grant
 from agent_env.broker.asking import chat
 from agent_env.broker.broker import Broker
 from agent_env.broker.configured import DEFAULT, endpoint_for, endpoints_of, prices_of
-from agent_env.broker.contract import MODELS_PORT, Budget, ChatAnswer, ModelAccess, Role, Usage, grant_id
+from agent_env.broker.contract import KEY_VARIABLE, MODELS_PORT, Budget, ChatAnswer, ModelAccess, Role, Usage, grant_id
 from agent_env.broker.endpoints import Endpoint, Endpoints
 from agent_env.documents.updates import Json
 from agent_env.engine.retelling import models_token
@@ -210,17 +210,17 @@ class RunModels:
 
         return self._shared.stores.secrets.resolve(reference).reveal() if is_reference(reference) else reference
 
-    def reference_of(self, key: str) -> str | None:
-        """How a key that was configured is found again; None of one that stands nowhere but in a configuration itself."""
+    def reference_of(self, value: str) -> str:
+        """How a value that an agent is given of models is found again in another process; a literal is moved to the secret store."""
         from agent_env.config.keys import is_reference
 
         own = [self._settings.api_key, *(table.get("api_key") for table in self._settings.endpoints.values())]
-        named = [str(each) for each in (self._shared.overrides.get(_OVERRIDES["agent"][0]), *own) if each and is_reference(str(each))]
-        for each in named:
+        configured = (self._shared.overrides.get(_OVERRIDES["agent"][0]), *own, f"env:{KEY_VARIABLE}")
+        for each in (str(each) for each in configured if each and is_reference(str(each))):
             with suppress(AgentEnvError):  # of another endpoint, whose key nobody needs now
-                if self._resolved(each) == key:
+                if self._resolved(each) == value:
                     return each
-        return None
+        return self._shared.stores.secrets.keep(value)
 
     def _model(self, role: Role) -> str | None:
         model = self._settings

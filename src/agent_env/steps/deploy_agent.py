@@ -239,8 +239,6 @@ class DeployAgent(Step, type="deploy_agent"):
         env, secrets = variables(self.env_vars, run)
         if self.litellm_base_url or overrides.get("litellm_base_url"):
             env["LITELLM_BASE_URL"] = str(overrides.get("litellm_base_url") or self.litellm_base_url)
-        if overrides.get("litellm_api_key"):
-            secrets["LITELLM_API_KEY"] = run.secret(str(overrides["litellm_api_key"]))
         sandbox = run.sandbox(self.sandbox_name) if self.sandbox_name is not None else None
         provider = overrides.get("agent_sandbox") or overrides.get("sandbox")
         disk = float(overrides.get("agent_disk_size_gb") or self.disk_size_gb or DEFAULT_LIMITS.sandbox_disk_bytes // GIB)
