@@ -19,8 +19,10 @@ class AgentSettings:
     """Where agents are put (`sandbox.agent_default`); None is where all sandboxes are."""
     human_url: str | None = None
     """Where people answer (`conversations.default_human_a2a_url`)."""
+    docker_image: str = "docker:27-dind"
+    """Of a container engine for an agent alone (`agents.docker_image`)."""
 
     @classmethod
     def of(cls, config: Config) -> AgentSettings:
         """Those of a configuration."""
-        return cls(config.default_agent_id, config.sandbox.agent_default or None, config.human_a2a_url)
+        return cls(config.default_agent_id, config.sandbox.agent_default or None, config.human_a2a_url, config.get("agents.docker_image"))

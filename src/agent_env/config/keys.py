@@ -238,6 +238,7 @@ _HTTP = ("http", "https")
 
 KEYS: Mapping[str, Key] = {
     "agents.default_a2a_agent_id": Key(_text, variable="AGENT_ENV_DEFAULT_AGENT"),
+    "agents.docker_image": Key(_text, "docker:27-dind", "AGENT_ENV_DOCKER_IMAGE"),
     "artifacts.impls": Key(_impls),
     "artifacts.type_aliases": Key(_texts),
     "conversations.default_human_a2a_url": Key(_url(*_HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),

@@ -17,6 +17,7 @@ UNUSED = "Accepted, and used by nothing in this version."
 SAID: Mapping[str, str] = {
     **dict.fromkeys(UNREAD, UNUSED),
     "agents.default_a2a_agent_id": "The agent of a `deploy_agent` that names none.",
+    "agents.docker_image": "The image of the container engine that an agent with `enable_docker` is given.",
     "conversations.default_human_a2a_url": "Where people answer whom `deploy_human_agent` names without an address.",
     "database.synchronous": "SQLite's word for how hard a commit is pushed to the disk: `NORMAL` or `FULL`.",
     "database.url": "The run database, `sqlite:///…` or `postgresql://…`; a SQLite file in the state folder when absent.",

@@ -22,6 +22,7 @@ from agent_env.agents.outfit import Outfit, give
 from agent_env.broker.contract import KEY_VARIABLE, MODELS_PORT, ModelAccess, Role
 from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedAgent, DeployedEnvironment
+from agent_env.engine import agent_docker
 from agent_env.engine.agent_making import AgentMaking
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.prompts import Prompts
@@ -112,7 +113,7 @@ class Agents:
             image=lookup.image(document.docker_image_artifact),
             sandbox_id=request.sandbox_id,
             sandbox_type=request.sandbox_type,
-            env={**defaults, **request.env},
+            env={**defaults, **(agent_docker.variables(request.agent_name) if request.docker else {}), **request.env},
             secrets=request.secrets,
             references={**request.references, TOKEN_VARIABLE: agent_reference(instance_id)},
             role=request.role,
@@ -169,9 +170,15 @@ class Agents:
         making = AgentMaking(self._shared, attempt_id=wanted.attempt_id, sandbox_provider=provider, tell=wanted.tell, env_id="")
         live: RecordedAgent | None = None
         try:
+            request = wanted.request
+            if request.docker:
+                await agent_docker.refuse(request, self._shared.privileges, making)
             plan = await self._standing_on(replace(wanted.plan, sandbox=provider), making)
-            plan = await self._with_models(plan, wanted.request, wanted.tell)
+            plan = await self._with_models(plan, request, wanted.tell)
             live = await deploy(plan, making)
+            if request.docker:
+                image = self._shared.agents.docker_image
+                await agent_docker.given(live, making, image, cpu=request.cpu, memory_bytes=request.memory_bytes)
             await self._fitted_out(live, making, replace(wanted, plan=plan))
         except BaseException:  # a cancellation too must not leave half an agent
             seconds = self._shared.limits.teardown_seconds

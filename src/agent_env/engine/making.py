@@ -194,7 +194,7 @@ class RunMaking:
     def _spec(
         self, sandbox_id: str, wanted: ContainerWanted, image_id: str, labels: Mapping[str, str], networks: list[str]
     ) -> ContainerSpec:
-        from agent_env.containers.spec import SHARED, ContainerSpec
+        from agent_env.containers.spec import SHARED, ContainerSpec, Privileges
 
         epoch, token = self._shared.sandboxes.owner(sandbox_id)
         row = self._shared.sandboxes.row(sandbox_id)
@@ -222,6 +222,7 @@ class RunMaking:
             further_networks=tuple(networks[1:]),
             aliases=(wanted.name,) if networks else (),
             ports=tuple(wanted.ports),
+            privileges=Privileges(privileged=wanted.privileged),
         )
 
     def _seconds_left(self, labels: Mapping[str, str]) -> float:

@@ -17,12 +17,14 @@ from agent_env.engine.preflight_models import ModelsAsked
 from agent_env.engine.preflight_values import values_missing
 from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
+from agent_env.steps.requests import docker_refusal
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
     from agent_env.config import Config
     from agent_env.sandboxes.contract import Provider
     from agent_env.steps.contract import Step
+    from agent_env.steps.deploy_agent import DeployAgent
     from agent_env.steps.deploy_sandbox import DeploySandbox
     from agent_env.steps.run_docker_container import RunDockerContainer
     from agent_env.stores import Secrets
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 DEPLOYING, STARTING = "deploy_sandbox", "run_docker_container"
 PRIVILEGES_KEY = "sandbox.container_privileges"
 """What this user's configuration grants the containers of tasks."""
+_GRANT = "write it into your own configuration, if you trust the task"
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,12 @@ def _refused(plans: Mapping[str, TaskPlan], granted: frozenset[str]) -> Iterator
     for source, path, step in _steps(plans, STARTING):
         why = cast("RunDockerContainer", step).request().refusal(granted)
         if why is not None:
-            yield Problem(why, source, path, hint="write it into your own configuration, if you trust the task")
+            yield Problem(why, source, path, hint=_GRANT)
+    for source, path, step in _steps(plans, "deploy_agent"):
+        agent = cast("DeployAgent", step)
+        why = docker_refusal(agent.agent_name, granted) if agent.enable_docker else None
+        if why is not None:
+            yield Problem(why, source, f"{path}.enable_docker", hint=_GRANT)
 
 
 def _deploys(plans: Mapping[str, TaskPlan]) -> Iterator[tuple[str, str, DeploySandbox]]:

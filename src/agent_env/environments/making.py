@@ -70,6 +70,8 @@ class ContainerWanted:
     """Its command keeps all it knows in files, and is started again when it was killed."""
     cpu: float = 0.0
     memory_bytes: int = 0
+    privileged: bool = False
+    """It may do everything to the machine's kernel. Whoever asks has looked whether that is granted."""
 
 
 class Held(Protocol):

@@ -11,11 +11,12 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from agent_env.agents.outfit import InlineSkill
 from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
-from agent_env.documents.network import NetworkPolicy
+from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.records import DeployedAgent
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
 from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
+from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.steps import agent_changes, agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
@@ -128,7 +129,7 @@ class DeployAgent(Step, type="deploy_agent"):
     sandbox_name: OptionalName = None
     """A deployed sandbox of mode `vm`, beside whose machine the agent's container is put."""
     enable_docker: bool = False
-    """The agent may start containers."""
+    """It is given a container engine of its own (`DOCKER_HOST`), in a privileged container, which your configuration has to grant."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """`metadata.attribution` (text to text) is handed to the provider of sandboxes as labels."""
 
@@ -156,15 +157,15 @@ class DeployAgent(Step, type="deploy_agent"):
         for index, skill in enumerate(self.skills):
             if not skill.get("name") or not any(skill.get(key) for key in (*_TEXT_KEYS, *_URL_KEYS)):
                 yield Problem("a skill needs a name, and skill_md or object_url", path=f".skills[{index}]")
-        yield from self._not_yet()
+        yield from self._docker_problems()
         yield from self._state_problems(plan)
         if self.sandbox_name is not None:
             yield from self._sandbox_problems(plan)
 
-    def _not_yet(self) -> Iterator[Problem]:
-        if self.enable_docker:
-            message = "an agent that starts containers reaches this machine's engine, which no policy here allows"
-            yield Problem(message, path=".enable_docker", hint="start what it needs with run_docker_container")
+    def _docker_problems(self) -> Iterator[Problem]:
+        if self.enable_docker and SandboxSpec("", network=self.network_policy).network_mode is not NetworkMode.ALLOW_ALL:
+            message = "a container engine of the agent's own goes out by itself, so no network policy can be held"
+            yield Problem(message, path=".enable_docker", hint="leave network_policy out, or enable_docker")
 
     def _state_problems(self, plan: Plan) -> Iterator[Problem]:
         if self.agent_changelog_object_url is not None:
@@ -254,6 +255,7 @@ class DeployAgent(Step, type="deploy_agent"):
             secrets=secrets,
             references={name: text for name, text in self.env_vars.items() if name in secrets},
             description=self.agent_description,
+            docker=self.enable_docker,
             role=self.role,
             system_prompt=self.system_prompt,
             skills=tuple(skill_of(skill, run) for skill in self.skills),

@@ -87,13 +87,15 @@ class ContainerRequest:
 
     def refusal(self, granted: frozenset[str]) -> str | None:
         """Why it can't be started with what this user's configuration grants, and what would grant it; None when it can."""
-        refused = sorted(self.privileges - granted)
-        if not refused:
-            return None
-        word = f"sandbox.container_privileges = {sorted(granted | set(refused))}"
-        return (
-            f"container {self.container_name!r} asks for {', '.join(refused)}, which reaches this machine itself; {word} would grant that"
-        )
+        return _refusal(f"container {self.container_name!r} asks for", self.privileges, granted)
+
+
+def _refusal(who: str, wanted: frozenset[str], granted: frozenset[str]) -> str | None:
+    refused = sorted(wanted - granted)
+    if not refused:
+        return None
+    word = f"sandbox.container_privileges = {sorted(granted | set(refused))}"
+    return f"{who} {', '.join(refused)}, which reaches this machine itself; {word} would grant that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +146,21 @@ class AgentRequest:
     ttl_seconds: float = 7200.0
     network: NetworkPolicy | None = None
     attribution: Mapping[str, str] = field(default_factory=dict)
+    docker: bool = False
+    """It is given a container engine of its own."""
     model_role: Literal["agent", "judge"] = "agent"
     """Whose models it asks, and whose budget that uses up."""
     prepare: Callable[[LiveAgent], Awaitable[None]] | None = field(default=None, repr=False, compare=False)
     """What is done with it before it counts as deployed: when that fails, nothing of it is left."""
+
+    def refusal(self, granted: frozenset[str]) -> str | None:
+        """Why it can't be deployed with what this user's configuration grants, and what would grant it; None when it can."""
+        return docker_refusal(self.agent_name, granted) if self.docker else None
+
+
+def docker_refusal(agent_name: str, granted: frozenset[str]) -> str | None:
+    """Why an agent can't be given a container engine of its own, which runs in a privileged container; None when it can."""
+    return _refusal(f"agent {agent_name!r} is to have a container engine, whose container is", frozenset({"privileged"}), granted)
 
 
 @dataclass(frozen=True, slots=True)
