@@ -51,6 +51,16 @@ match word:
         memory.write_text(prompt)
     case "recall":
         answer += f" {memory.read_text()}"
+    case "calls":
+        for number in range(3):  # the second and the third at once
+            call = {"id": f"c{number}", "type": "command_execution", "command": f"touch {number}"}
+            tell("item.started", item={**call, "status": "in_progress"})
+            Path(str(number)).touch()
+            if number != 1:
+                for each in (0,) if number == 0 else (2, 1):
+                    tell("item.completed", item={**call, "id": f"c{each}", "exit_code": 0, "status": "completed"})
+                while not Path(f"heard-{number}").exists():
+                    time.sleep(0.01)
     case "json":
         answer = '{"n": 1}' if rest == "plain" else 'Here:\n```json\n{"n": 1}\n```'
     case "work":

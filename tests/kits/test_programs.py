@@ -6,7 +6,8 @@ import base64
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from agent_env_sdk.agent import agent
 from agent_env_sdk.agent.programs import Launch, Models, ProgramAgent, Turn
+from agent_env_sdk.agent.turns import Progress, TaskRequest, TaskResult
 from agent_env_sdk.testing.agents import AgentClient, ending, serve_agent_here
 from agent_env_sdk.wire.a2a import Method, Task
 from agent_env_sdk.wire.agent_extensions import TRAJECTORY
@@ -77,6 +79,30 @@ async def test_a_turn_is_recorded_as_it_is_and_counted(tmp_path: Path) -> None:
         "thread.started", "turn.started", "item.started", "item.completed", "item.completed", "unheard.of", "turn.completed",
     ]  # fmt: skip
     assert events[-2] == {"type": "unheard.of", "kept": True}
+
+
+async def test_calls_are_over_as_their_results_come_and_those_at_once_together(tmp_path: Path) -> None:
+    heard: list[tuple[int, list[str]]] = []
+
+    @agent("watched")
+    class Watched(Fake):
+        """Looks at what there is whenever calls are over, and only then lets the program go on."""
+
+        async def run(self, request: TaskRequest[Any]) -> AsyncIterator[Progress | TaskResult]:
+            """One turn."""
+
+            async def over(count: int) -> None:
+                if count:
+                    heard.append((count, sorted(path.name for path in self.workspace.glob("?"))))
+                    (self.workspace / f"heard-{sum(each for each, _ in heard) - 1}").touch()
+
+            async for each in super().run(replace(request, calls_over=over)):
+                yield each
+
+    watched = Watched(workspace=tmp_path / "workspace", homes=tmp_path / "conversations", models=Models("http://127.0.0.1:9", KEY))
+    async with serve_agent_here(watched) as client:
+        assert ending(await client.prompt("calls", config=MODEL)).usage.tool_call_count == 3
+    assert heard == [(1, ["0"]), (2, ["0", "1", "2"])]
 
 
 async def test_a_conversation_goes_on_in_its_own_home_and_others_do_not_see_it(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from agent_env_sdk.wire.a2a import Usage
 from agent_env_sdk.wire.native import Translator, translator
 from agent_env_sdk.wire.parts import FileBytes, FilePart
-from agent_env_sdk.wire.trajectory import EndEvent, ErrorEvent, MessageEvent, ToolCallEvent, UsageEvent
+from agent_env_sdk.wire.trajectory import EndEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent, UsageEvent
 
 from .author import Agent, AssemblyError
 from .processes import MODEL_VARIABLES, Launch, lines, tail
@@ -108,6 +108,10 @@ class _Came:
     error: ErrorEvent | None = None
     failed: bool = False
     calls: int = 0
+    running: set[str] = field(default_factory=set)
+    """Calls without a result yet."""
+    counted: int = 0
+    """Calls that `over` told of."""
     read: int = 0
     written: int = 0
     cost: float | None = None
@@ -117,8 +121,11 @@ class _Came:
             case MessageEvent(source="agent", text=text):
                 self.text = text
                 return Progress(text)
-            case ToolCallEvent():
+            case ToolCallEvent(call_id=call_id):
                 self.calls += 1
+                self.running.add(call_id)
+            case ToolResultEvent(call_id=call_id):
+                self.running.discard(call_id)
             case UsageEvent():
                 self.read += event.input_tokens or 0
                 self.written += event.output_tokens or 0
@@ -128,6 +135,13 @@ class _Came:
             case EndEvent(state=state):
                 self.failed = state != "completed"
         return None
+
+    def over(self, *, turn: bool = False) -> int:
+        """The calls that are over and weren't told of yet: none while one is under way, and all of them at the turn's end."""
+        if self.running and not turn:
+            return 0
+        before, self.counted = self.counted, self.calls
+        return self.calls - before
 
     def usage(self) -> Usage:
         return Usage(self.calls, self.read, self.written, self.read + self.written, self.cost)
@@ -199,7 +213,9 @@ class ProgramAgent(Agent):
                     break
                 for progress in self._heard(turn, reading, came, line):
                     yield progress
-            await request.calls_over(came.calls)  # a program's calls can't be held up, so a turn is one increment
+                # A program's calls can't be held up: what its next one does at once may count as this one's.
+                await request.calls_over(came.over())
+            await request.calls_over(came.over(turn=True))
             yield self._result(turn, came, ended, tail(complaints))
 
     async def save_context(self, context_id: str) -> bytes:
