@@ -51,7 +51,11 @@ def given(made: BuildRequest, root: Path, house: House, said: list[str]) -> Buil
 
 def test_a_dockerfile_gets_the_wheels_that_it_asks_for_and_our_own_from_here(tmp_path: Path) -> None:
     house, text = House(tmp_path / "wheels"), "# agent-env: wheels=requirements.txt\n# for a server\nFROM python:3.12-slim\nCOPY . .\n"
-    made = request(tmp_path / "c", text, requirements_txt="agent-env-sdk[environment]\n\n# more\nhttpx>=0.27 # of the web\n")
+    made = request(
+        tmp_path / "c",
+        text,
+        requirements_txt="agent-env-sdk[environment]\n\n# more\nhttpx>=0.27 # of the web\na==1 \\\n    --hash=sha256:0\n",
+    )
     found = given(made, tmp_path, house, [])
     assert [entry.name for entry in found.context.entries] == [
         "Dockerfile",
@@ -60,7 +64,7 @@ def test_a_dockerfile_gets_the_wheels_that_it_asks_for_and_our_own_from_here(tmp
         "wheels/requirements.txt",
     ]
     ((requirements, python, _, libc),) = house.asked
-    assert (python, libc, requirements[1]) == ("3.12", "glibc", "httpx>=0.27")
+    assert (python, libc, requirements[1:]) == ("3.12", "glibc", ["httpx>=0.27", "a==1 --hash=sha256:0"])
     own = Path(requirements[0].removesuffix("[environment]"))
     assert (own.suffix, requirements[0].endswith(".whl[environment]")) == (".whl", True)
     with zipfile.ZipFile(own) as wheel:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +70,34 @@ async def test_our_own_wheel_is_made_pinned_kept_and_installed_in_a_build_withou
     assert house.gc() == ()
     assert house.gc(everything=True, dry_run=True) == house.gc(everything=True) == (wheels.folder.name,)
     assert [*wheels.folder.parent.iterdir()] == []
+
+
+async def test_a_lock_is_fetched_as_it_is_and_checked(tmp_path: Path, project: Path) -> None:
+    """Nothing that it leaves out is fetched; neither a wheel whose digest is another one, nor one without a digest."""
+    found = tmp_path / "found"
+    found.mkdir()
+    (made,) = (await Wheelhouse(tmp_path / "made", environ=offline(tmp_path)).fetch([], python="3.12", projects=[project])).folder.glob(
+        "*.whl"
+    )
+    wheels = []
+    for name, version in (("our_tool", "1.0"), ("other", "2")):
+        wheels.append(found / f"{name}-{version}-py3-none-any.whl")
+        with zipfile.ZipFile(wheels[-1], "w") as archive:
+            text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nRequires-Dist: nowhere-to-be-had\n"
+            archive.writestr(f"{name}-{version}.dist-info/METADATA", text)
+            archive.writestr(f"{name}-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            archive.writestr(f"{name}-{version}.dist-info/RECORD", "")
+    digest = hashlib.sha256(wheels[1].read_bytes()).hexdigest()
+    house = Wheelhouse(tmp_path / "state", environ=offline(tmp_path) | {"PIP_FIND_LINKS": str(found)})
+    own = f"{made}[more]"
+    fetched = await house.fetch([f"other==2 --hash=sha256:{digest}", own], python="3.12")
+    assert fetched.names == tuple(sorted(("other-2-py3-none-any.whl", made.name)))
+    assert f"other==2 --hash=sha256:{digest}\n" in fetched.requirements
+    assert (fetched.folder / made.name).read_bytes() == made.read_bytes()
+    with pytest.raises(TransferError, match="HASHES"):
+        await house.fetch([f"other==2 --hash=sha256:{'0' * 64}", own], python="3.12")
+    with pytest.raises(TransferError, match="our_tool"):
+        await house.fetch([f"other==2 --hash=sha256:{digest}", "our_tool==1.0"], python="3.12")
 
 
 async def test_what_can_not_be_had_says_why_in_pips_words_and_leaves_nothing(tmp_path: Path) -> None:

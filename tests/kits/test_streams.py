@@ -22,6 +22,7 @@ FORMAT = {
     "codex": "codex-exec-json/1",
     "gemini": "gemini-stream-json/1",
     "opencode": "opencode-events/1",
+    "openhands": "openhands-events/v1",
     "pi": "pi-json-events/v1",
 }
 STREAMS = sorted(path.stem for path in RECORDED.glob("*.jsonl"))
@@ -63,7 +64,7 @@ def test_every_program_tells_the_same_of_the_same_turn(kit: str) -> None:
 
 
 def test_every_known_format_is_translated() -> None:
-    assert set(FORMATS) | {SDK_FORMAT} >= set(NATIVE_FORMATS) - {"openhands-events/v1"}
+    assert set(FORMATS) | {SDK_FORMAT} >= set(NATIVE_FORMATS)
     assert translator("somebody-elses/1") is None
     assert normalised(SDK_FORMAT, [{"type": "message", "text": "hi"}, {"type": "of tomorrow"}]) == [MessageEvent(text="hi")]
 

@@ -2,9 +2,10 @@
 installation uses in place of others.
 
 A Dockerfile asks in a comment before its first instruction: `# agent-env: wheels=requirements.txt python=3.12`. The folder `wheels/` then
-holds wheels of all that the file names and of what they need, with a `requirements.txt` that pins each. Our own SDK is packed from what is
-installed here. A context that brings a folder `wheels` of its own is left as it is. With `npm=package-lock.json` in the same comment the
-file `npm/node_modules.tar` holds the packages that the lock file says, for `ADD npm/node_modules.tar /opt/kit/`.
+holds wheels of all that the file names and of what they need, with a `requirements.txt` that pins each; a file with digests is a lock, and
+holds all that there is. Our own SDK is packed from what is installed here. A context that brings a folder `wheels` of its own is left as it
+is. With `npm=package-lock.json` in the same comment the file `npm/node_modules.tar` holds the packages that the lock file says, for
+`ADD npm/node_modules.tar /opt/kit/`.
 """
 
 from __future__ import annotations
@@ -188,7 +189,8 @@ async def _fetched(asked: Asked, request: BuildRequest, state_root: Path, wheelh
 
 def _wanted(context: BuildContext, asked: Asked, state_root: Path) -> list[str]:
     source = next(entry.path for entry in context.entries if entry.name == asked.requirements)
-    lines = [line.partition(" #")[0].strip() for line in source.read_text(encoding="utf-8").splitlines()]
+    text = source.read_text(encoding="utf-8").replace("\\\n", " ")  # a lock has its digests on lines of their own
+    lines = [" ".join(line.partition(" #")[0].split()) for line in text.splitlines()]
     return [_own_or(line, state_root) for line in lines if line and not line.startswith("#")]
 
 

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -92,7 +93,9 @@ class Wheelhouse:
         """Wheels of requirements and all that they need; fetched once for the same request, then taken from here without any network.
 
         Args:
-            requirements: As pip reads them. What is not pinned is what the index had when it was fetched first.
+            requirements: As pip reads them. What is not pinned is what the index had when it was fetched first. Where one has a
+                `--hash=`, they are a lock: exactly they are fetched and nothing that they need beside, each checked against its digests;
+                one without any is refused, unless it is a wheel of this machine.
             python: The image's version, such as `3.12`.
             platform: The image's; None is this machine's.
             libc: The image's C library: `glibc`, or `musl` (Alpine).
@@ -144,7 +147,15 @@ class Wheelhouse:
 
     async def _fetch(self, wanted: Sequence[str], python: str, tags: Sequence[str], into: Path) -> None:
         options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, "--dest", str(into)]
-        await self._pip("download", *options, *(word for tag in tags for word in ("--platform", tag)), "--", *wanted)
+        options += [word for tag in tags for word in ("--platform", tag)]
+        if any(" --hash=" in each for each in wanted):
+            lock = into.parent / "lock.txt"  # pip takes digests from files alone
+            lock.write_text("".join(f"{each}\n" for each in wanted if _local(each) is None))
+            await self._pip("download", *options, "--no-deps", "--require-hashes", "-r", str(lock))
+            for path in filter(None, map(_local, wanted)):
+                shutil.copy2(path, into)
+        else:
+            await self._pip("download", *options, "--", *wanted)
         _pin(into)
 
     async def _pip(self, *arguments: str) -> None:
@@ -200,6 +211,12 @@ def _tags(platform: Platform, libc: str) -> tuple[str, ...]:
     if machine is None or platform.os != "linux" or libc not in _TAGS:
         raise UnsupportedError(f"there are no wheels for {platform} with {libc}", hint="linux/amd64 or linux/arm64, with glibc or musl")
     return tuple(tag.format(machine) for tag in _TAGS[libc])
+
+
+def _local(requirement: str) -> Path | None:
+    """The wheel of this machine that a requirement names."""
+    path = Path(re.sub(r"\[[^\]]*\]$", "", requirement))
+    return path if path.is_absolute() and path.suffix == ".whl" else None
 
 
 def _key(requirements: Sequence[str], python: str, tags: Sequence[str], built: Sequence[Path]) -> str:

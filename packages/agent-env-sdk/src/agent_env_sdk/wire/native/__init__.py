@@ -17,6 +17,7 @@ from .claude_code import ClaudeCode
 from .codex import Codex
 from .gemini import Gemini
 from .opencode import OpenCode
+from .openhands import OpenHands
 from .pi import Pi
 from .spans import Spans
 
@@ -36,6 +37,7 @@ FORMATS: Final[Mapping[str, Callable[[Collection[str]], Translator]]] = {
     "codex-exec-json/1": lambda _: Codex(),
     "gemini-stream-json/1": Gemini,
     "opencode-events/1": OpenCode,
+    "openhands-events/v1": OpenHands,
     "pi-json-events/v1": lambda _: Pi(),
     "agentenv-proxy/v1": lambda _: Spans(),
 }
