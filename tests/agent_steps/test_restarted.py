@@ -1,8 +1,10 @@
-"""An agent whose container somebody starts again is told again what only it was told, and asks models as before."""
+"""An agent whose container somebody starts again is told again what only it was told, and asks models as before; one that was
+installed there is started again."""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from agent_env_sdk.testing.models import Call, Scenario, Step
 from agent_env.containers import EngineEndpoint
 from tests.acceptance.containers import told
 from tests.agent_steps.conftest import MINI, Operator
+from tests.agent_steps.test_installing import TINY
 from tests.busy import within
 from tests.cli.conftest import AGENT_ENV
 from tests.kits.models import models
@@ -56,11 +59,21 @@ def test_an_agent_that_was_started_again_has_its_token_its_secrets_and_its_model
         {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"},
         {**agent, "id": "a", "agent_name": "alone"},
         {**agent, "id": "b", "agent_name": "beside", "sandbox_name": "box"},
-    ]
-    with models({"s": Scenario((LOOK, FOUND) * 2)}) as server:
+        {"id": "job", "type": "run_docker_container", "sandbox_name": "box", "container_name": "job", "image": "python:3.12-slim",
+         "command_override": "sleep 1000"},
+        {"id": "c", "type": "install_agent", "sandbox_name": "box", "container_name": "job", "a2a_agent_id": "tiny", "agent_name": "inside",
+         "workspace_dir": "/srv"},
+    ]  # fmt: skip
+    folder = user.bundle("b", t=steps)
+    shutil.copytree(TINY, folder / "agents/tiny", ignore=shutil.ignore_patterns("__pycache__"))
+    with models({"s": Scenario((LOOK, FOUND) * 2, auxiliary="from-a-model")}) as server:
         user.env |= {"LITELLM_BASE_URL": server.base, "LITELLM_API_KEY": server.key("s")}
-        (run,) = user.scores(user.bundle("b", t=steps), "--model", "m", "--keep")
+        (run,) = user.scores(folder, "--model", "m", "--keep")
         run_id, agents = run["run_id"], user.told(run["run_id"])["agents"]
+        installed = agents.pop("inside")["container_id"]
+        told(docker, installed, "restart")
+        answer = user("agent", "chat", f"{run_id}:inside", "-m", "models")
+        assert answer.out.split() == ["models", installed[:12], "/srv", "True", "from-a-model"], answer.all
         with talk(user, f"{run_id}:beside") as held:
             assert held.ask() == "It is there."
             told(docker, agents["beside"]["container_id"], "restart")

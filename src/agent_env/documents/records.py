@@ -103,6 +103,13 @@ class DeployedAgent(Record):
     """That loopback is the machine's."""
     default_model: str | None = None
     """What it asks where nobody names a model: its document's word, else the configuration's."""
+    workspace_dir: str | None = None
+    """Of an installed agent: where it was told to work."""
+
+    @property
+    def installed(self) -> bool:
+        """It was put into a place that is there without it."""
+        return self.on_host or self.installed_container is not None
 
     @property
     def recorded(self) -> Placement:

@@ -28,6 +28,7 @@ from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.prompts import Prompts
 from agent_env.engine.retelling import agent_reference, models_reference
 from agent_env.engine.shared import Shared
+from agent_env.environments.readiness import answers
 from agent_env.environments.records import GATEWAY
 from agent_env.errors import InfrastructureError, UserError
 from agent_env.places import Shape, View
@@ -65,6 +66,8 @@ class Agents:
         self._shared = shared
         self._live: dict[str, RecordedAgent] = {}
         self._makings: list[AgentMaking] = []
+        self._lives: dict[str, str] = {}
+        """Of installed agents: the life of their place in which they were found running."""
         self._locks: dict[str, asyncio.Lock] = {}
         self.prompts = Prompts(shared)
 
@@ -309,8 +312,14 @@ class Agents:
 
     # finding
 
-    async def live(self, record: DeployedAgent, attempt_id: str, tell: Tell) -> LiveAgent:
+    async def live(self, record: DeployedAgent, attempt_id: str, tell: Tell, *, needed: bool = False) -> LiveAgent:
         """A deployed agent at hand, attached when this process does not have it yet.
+
+        Args:
+            record: Its record.
+            attempt_id: Whose processes those are that are started for it.
+            tell: Hears what is done.
+            needed: It is to do something: an installed one that runs no more, because its place was started again, is started again.
 
         Raises:
             SandboxUnavailableError: It is gone.
@@ -325,7 +334,27 @@ class Agents:
                     self._live[key] = await attach(record, making)
                 if record.brokered:  # a keeper that was started since does not know the run's models
                     await self._shared.models().access(record.agent_name, shared_loopback=record.shared_loopback)
-            return self._live[key]
+            live = self._live[key]
+            if needed and record.installed and record.agent_id is not None:
+                async with deadline(self._shared.limits.deploy_seconds, f"starting agent {record.agent_name!r} again"):
+                    await self._running(live, attempt_id, tell)
+            return live
+
+    async def _running(self, live: RecordedAgent, attempt_id: str, tell: Tell) -> None:
+        """Starts an installed agent again if nothing answers at its port; asked once in each life of its place."""
+        from agent_env.containers import ContainerPlace
+        from agent_env.engine.installing import installed_again
+
+        place = await live.place()
+        life = await place.life() if isinstance(place, ContainerPlace) else ""
+        key = _key(live.record)
+        if self._lives.get(key) != life and not await answers(place, live.port):
+            tell(f"starting agent {live.record.agent_name} again: nothing of it runs in its place")
+            provider = live.record.sandbox_type or links(self._shared.sandboxes.default_provider)[0]
+            making = AgentMaking(self._shared, attempt_id=attempt_id, sandbox_provider=provider, tell=tell, env_id="")
+            self._makings.append(making)
+            await installed_again(self._shared, live.record, attempt_id, tell, making)
+        self._lives[key] = life
 
     async def aclose(self) -> None:
         """Lets go of every connection; the agents go on."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env_sdk.wire.a2a import TOKEN_VARIABLE
@@ -18,17 +21,19 @@ from agent_env.agents.lookup import StoredAgents
 from agent_env.broker.contract import MODELS_PORT
 from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedAgent
+from agent_env.documents.updates import Json
 from agent_env.engine.agent_making import AgentMaking
 from agent_env.errors import UserError
 from agent_env.places import Command, Place
 from agent_env.sandboxes.contract import LeadsToHost
+from agent_env.steps.requests import InstallRequest
 
 if TYPE_CHECKING:
     from agent_env.broker import ModelAccess
     from agent_env.documents.agent import AgentDocument
     from agent_env.engine.sandboxes import Held
     from agent_env.engine.shared import Shared
-    from agent_env.steps.contract import InstallRequest, Tell
+    from agent_env.steps.contract import Tell
 
 _DOCKER = ("docker",)
 
@@ -51,14 +56,33 @@ class Installing:
             UnsupportedError: It does not say how, or the place lacks what it needs.
             InfrastructureError: It did not come up.
         """
-        request, making = self.request, self.making
-        document = await asyncio.to_thread(lookup.agent, str(request.agent_id), request.agent_version)
-        context = await asyncio.to_thread(self._context, document)
+        document = await self._document(lookup)
         image = await asyncio.to_thread(lookup.image, document.docker_image_artifact)
-        recipe = recipe_of(await self._card(image), container=request.container_id is not None, port=request.port)
+        recipe = self._recipe(await self._card(image))
+        self.tell(f"installing agent {self.request.agent_name}")
+        return await self._installed(document, recipe, self._record(document, recipe))
+
+    async def again(self, lookup: StoredAgents, record: DeployedAgent) -> None:
+        """The same for one that was installed before and runs no more: it is found where it was, under the token that it had.
+
+        Raises:
+            UserError: It can't be installed as asked.
+            UnsupportedError: The card that it served does not say how, or the place lacks what it needs.
+            InfrastructureError: It did not come up.
+        """
+        document = await self._document(lookup)
+        await (await self._installed(document, self._recipe(record.a2a_card or {}), record)).aclose()
+
+    async def _document(self, lookup: StoredAgents) -> AgentDocument:
+        return await asyncio.to_thread(lookup.agent, str(self.request.agent_id), self.request.agent_version)
+
+    def _recipe(self, card: Mapping[str, Json]) -> Recipe:
+        return recipe_of(card, container=self.request.container_id is not None, port=self.request.port)
+
+    async def _installed(self, document: AgentDocument, recipe: Recipe, record: DeployedAgent) -> RecordedAgent:
+        request, making = self.request, self.making
+        context = await asyncio.to_thread(self._context, document)
         held = await making.hold(request.sandbox_id, request.sandbox_type)
-        record = self._record(document, recipe)
-        self.tell(f"installing agent {request.agent_name}")
         token = making.agent_token(str(record.instance_id), request.sandbox_id)
         access, record = await self._models(document, held, record)
         values = self._values(recipe, access)
@@ -119,6 +143,7 @@ class Installing:
             agent_id=document.id,
             agent_version=document.version,
             default_model=document.default_model,
+            workspace_dir=request.workspace_dir,
         )
 
     async def _models(self, document: AgentDocument, held: Held, record: DeployedAgent) -> tuple[ModelAccess | None, DeployedAgent]:
@@ -161,3 +186,21 @@ class Installing:
                 concerns=self.request.agent_name,
                 hint="an agent that says install_commands_inside needs none; or install it on the machine (no container_name)",
             )
+
+
+async def installed_again(shared: Shared, record: DeployedAgent, attempt_id: str, tell: Tell, making: AgentMaking) -> None:
+    """Installs an agent once more where it was; see `Installing.again`."""
+    request = InstallRequest(
+        agent_name=record.agent_name,
+        sandbox_id=str(record.sandbox_id),
+        sandbox_type=record.sandbox_type,
+        agent_id=record.agent_id,
+        agent_version=record.agent_version,
+        container_id=record.container_id,
+        container_name=record.installed_container,
+        port=record.a2a_port,
+        workspace_dir=record.workspace_dir,
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        lookup = StoredAgents(shared.stores.artifacts, Path(scratch), limits=shared.limits)
+        await Installing(shared, request, attempt_id, tell, making).again(lookup, record)

@@ -84,11 +84,11 @@ async def environment_of(house: House, stored: StoredRun, env_id: str | None) ->
 
 
 @asynccontextmanager
-async def agent_of(house: House, stored: StoredRun, name: str | None) -> AsyncIterator[LiveAgent]:
+async def agent_of(house: House, stored: StoredRun, name: str | None, *, needed: bool = True) -> AsyncIterator[LiveAgent]:
     """A deployed agent. See `Engine.agent_of_run`."""
     async with _shared(house, stored) as shared:
         record = _agent(shared.context(), stored.run.run_id, name)
-        yield await shared.live_agents().live(record, "", lambda _: None)
+        yield await shared.live_agents().live(record, "", lambda _: None, needed=needed)
 
 
 async def recorded_meanwhile(house: House, run_id: str) -> AsyncGenerator[Mapping[str, Json], None]:
@@ -121,7 +121,10 @@ async def _news(house: House, stored: StoredRun, row: ResourceRow, position: int
             yield event
     elif task_id is not None:
         with suppress(AgentEnvError):  # an agent that is gone, or silent for now: what it told is kept at the prompt's end
-            async with agent_of(house, stored, row.name) as agent, aclosing(agent.recorded_since(str(task_id), position)) as pages:
+            async with (
+                agent_of(house, stored, row.name, needed=False) as agent,
+                aclosing(agent.recorded_since(str(task_id), position)) as pages,
+            ):
                 async for events in pages:
                     for event in events:
                         yield event

@@ -93,7 +93,7 @@ class AttemptRun:
 
     async def agent(self, name: str) -> LiveAgent:
         """The deployed agent of that name, at hand."""
-        return await self._shared.live_agents().live(self.agent_record(name), self.attempt_id, self.progress)
+        return await self._shared.live_agents().live(self.agent_record(name), self.attempt_id, self.progress, needed=True)
 
     async def agent_at(self, record: DeployedAgent) -> LiveAgent:
         """An agent that is known by its address alone."""

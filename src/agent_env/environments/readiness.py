@@ -23,25 +23,35 @@ async def listening(place: Place, port: int, *, what: str, seconds: float, limit
         SandboxUnavailableError: The place is gone.
         DeadlineError: Nothing listens in time.
     """
-    if not isinstance(place, Tunnels):
-        raise UnsupportedError(f"nothing can be reached in {place.id}: it has no helper of ours")
-
     wait = min(limits.environment_listen_seconds, seconds)
 
     async def connects() -> bool | None:
         try:
-            stream = await place.open_tcp(port, wait_seconds=wait)
-        except SandboxUnavailableError as error:
-            if type(error) is not SandboxUnavailableError:  # not merely that nobody listens: the place itself is over
-                raise
-            return None
+            return await answers(place, port, wait_seconds=wait) or None
         except TransportLostError:  # cut while it was asked: either the place has just ended, and says how, or it is asked again
             await alive(place)
             return None
-        await stream.aclose()
-        return True
 
     await poll(connects, within_seconds=seconds, what=f"{what} to listen on port {port}", limits=eager(limits))
+
+
+async def answers(place: Place, port: int, *, wait_seconds: float = 0.0) -> bool:
+    """Whether something listens on a port of a place's loopback, now or within a while.
+
+    Raises:
+        ContainerNotRunningError: The container has ended; the message has the end of its log.
+        SandboxUnavailableError: The place is gone.
+    """
+    if not isinstance(place, Tunnels):
+        raise UnsupportedError(f"nothing can be reached in {place.id}: it has no helper of ours")
+    try:
+        stream = await place.open_tcp(port, wait_seconds=wait_seconds)
+    except SandboxUnavailableError as error:
+        if type(error) is not SandboxUnavailableError:  # not merely that nobody listens: the place itself is over
+            raise
+        return False
+    await stream.aclose()
+    return True
 
 
 async def card_of(client: EnvironmentClient, *, place: Place | None, seconds: float) -> dict[str, object]:
