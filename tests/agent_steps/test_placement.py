@@ -183,37 +183,57 @@ def test_a01_a02_a03_a09_a10_a11_a12_a18_a19_a_reopened_agent_is_the_same_contai
 
 
 LONG = """
-import pathlib, time
+import os, pathlib, time
 def run(given):
     began = pathlib.Path("/workspace/began")
     if began.exists():
-        return "resumed"
-    began.touch()
+        return {"by": "resumed", "orphan": pathlib.Path("/proc", began.read_text()).exists()}
+    began.write_text(str(os.getpid()))
     time.sleep(45)
-    return "orphan"
+    return {"by": "orphan"}
 """
 
 
-def test_a14_killed_while_code_runs_in_an_agent_the_run_goes_on_in_the_same_container(user: Operator, docker: EngineEndpoint) -> None:
-    steps = [AGENT, {**code("long"), **SOLVER, "sandbox_name": None}, verify("v", bash("test -f began"), base="/workspace")]
-    process = user.start("run", user.bundle("b", {"long": LONG}, t=steps), "--keep")
-    run_id = user.running()
-    record = eventually(lambda: (user.context(run_id).get("deployed_agents") or [None])[0], "an agent", 400)
+def has_begun(docker: EngineEndpoint, container_id: str) -> bool:
+    """Seen from outside: the file that the script makes first."""
 
     async def changes(engine: Engine) -> list[str]:
-        async with engine.asking("looking at a container", concerns=record["container_id"]) as client:
-            return [str(each["Path"]) for each in await client._query_json(f"containers/{record['container_id']}/changes")]
+        async with engine.asking("looking at a container", concerns=container_id) as client:
+            return [str(each["Path"]) for each in await client._query_json(f"containers/{container_id}/changes")]
 
-    def began() -> bool:
-        """Seen from outside: the file that the script makes first."""
-        return "/workspace/began" in asked(docker, changes)
+    return "/workspace/began" in asked(docker, changes)
 
-    eventually(began, "the script")
+
+@pytest.mark.parametrize("by", ["resume", pytest.param("context", marks=pytest.mark.slow)])
+def test_a14_killed_while_code_runs_in_an_agent_what_goes_on_stops_the_orphan_in_the_same_container(
+    by: str, user: Operator, docker: EngineEndpoint
+) -> None:
+    """By `resume`, and by a run of its own with the context of the killed one, which adopts the agent's place."""
+    user.write("long/run.py", LONG)
+    assert user("artifact", "put", str(user.cwd / "long"), "--id", "long").code == 0
+    steps = [AGENT, {**code("long"), **SOLVER, "sandbox_name": None}, verify("v", bash("test -f began"), base="/workspace")]
+    assert user("task", "create", user.write("t.json", json.dumps(steps)), "--id", "t", "--skip-validation").code == 0
+    process = user.start("task", "run", "--id", "t", "--keep")
+    run_id = user.running()
+    record = eventually(lambda: (user.context(run_id).get("deployed_agents") or [None])[0], "an agent", 400)
+    container = record["container_id"]
+    eventually(lambda: has_begun(docker, container), "the script")
     killed(process)
-    assert inspected(docker, record["container_id"])["State"]["Running"]
-    resumed = user("resume", run_id, "--json")
-    assert resumed.code == 0, resumed.all
-    context = user.told(run_id)
-    assert context["metadata"]["script_results"]["work"] == "resumed"
-    assert context["agents"]["solver"]["container_id"] == record["container_id"]
-    assert user("runs", "teardown", run_id).code == 0
+    assert inspected(docker, container)["State"]["Running"]
+    if by == "resume":
+        gone_on = user("resume", run_id, "--json")
+        last = run_id
+    else:
+        context = user.write("c.json", json.dumps(user("task", "get-instance", "--id", run_id, "--json").json["context"]))
+        gone_on = user("task", "run", "--id", "t", "--start-step", "1", "--context-json", context, "--keep", "--json")
+        last = gone_on.json["runs"][0]["run_id"]
+    assert gone_on.code == 0, gone_on.all
+    told = user.told(last)
+    assert told["metadata"]["script_results"]["work"] == {"by": "resumed", "orphan": False}
+    assert told["agents"]["solver"]["container_id"] == container
+    if by == "context":  # the old one has nothing of it any more
+        assert user("gc").code == 0
+        user("runs", "teardown", run_id)
+        assert inspected(docker, container)["State"]["Running"]
+    assert user("runs", "teardown", last).code == 0
+    assert in_engine(docker, user) == []

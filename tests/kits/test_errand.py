@@ -1,5 +1,5 @@
-"""The shipped errand, from the command to its score: with an oracle, with the default agent, and with real coding agents of npm's registry,
-each recorded and played again without a model."""
+"""The shipped errand, from the command to its score: with an oracle, with the default agent, and with real coding agents of npm's registry
+and PyPI's, each recorded and played again without a model."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ AGENTS = [
     pytest.param("codex", marks=needs_npm),
     pytest.param("opencode", marks=needs_npm),
     *(pytest.param(name, marks=[needs_npm, pytest.mark.slow]) for name in ("claude-code", "gemini", "pi")),
+    pytest.param("openhands", marks=pytest.mark.slow),
 ]
 MODELS = {"gemini": "gemini-2.5-flash"}
 """What an agent takes as a model, where not any name will do."""
@@ -47,7 +48,7 @@ MODELS = {"gemini": "gemini-2.5-flash"}
 
 @pytest.mark.parametrize("agent", AGENTS)
 def test_the_errand_passes_with_an_agent_and_again_from_its_recording_without_a_model(user: Operator, tmp_path: Path, agent: str) -> None:
-    user.env |= {"npm_config_cache": str(Path.home() / ".npm")}
+    user.env |= {"npm_config_cache": str(Path.home() / ".npm"), "PIP_CACHE_DIR": str(Path.home() / ".cache/pip")}
     recorded = tmp_path / "recorded"
     with models({"errand": errand(agent)}) as server:
         user.env |= {"LITELLM_BASE_URL": server.base, "LITELLM_API_KEY": server.key("errand")}
