@@ -60,6 +60,9 @@ def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
     assert "stored" in offered(cli, "task", "run", "--id", "s")
     assert offered(cli, "artifact", "get", "w") == ["words"]
     assert offered(cli, "config", "explain", "limits.exec_s") == ["limits.exec_seconds"]
+    assert offered(cli, "runs", "list", "--group", "gr") == [cli("runs", "show", known, "--json").json["group_id"]]
+    cli.write(".agentenv/config.toml", '[model]\ndefault = "env:M"\n[model.roles]\njudge = "big"\n')
+    assert offered(cli, "run", "hello", "--judge-model", "") == ["big"]
 
 
 def test_agents_environments_and_providers_are_offered(cli: Cli) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.cli.commands.artifact import STORED_TYPES
+from agent_env.documents.artifact_kinds import ARTIFACT_TYPES
 from agent_env.steps.registry import WAITING
 from tests.cli.conftest import Cli
 from tests.cli.tasks import BOX, PASSING, SCORED_ZERO, bundle, graded, shell
@@ -114,6 +116,9 @@ def test_artifact_file_and_folder_are_stored_fetched_listed_and_removed(cli: Cli
     (folder / "sub/a.sh").chmod(0o755)
     assert cli("artifact", "put", file, "--id", "one").out == "one: v1 (file)\n"
     assert cli("artifact", "put", folder, "--id", "many-files", "--json").json["type"] == "file_artifact_universe"
+    assert [found["id"] for found in cli("artifact", "list", "--type", "folder", "--json").json["artifacts"]] == ["many-files"]
+    assert cli("artifact", "list", "--type", "foldr").code == 2
+    assert set(STORED_TYPES) == {"folder", *ARTIFACT_TYPES}
     assert [entry["path"] for entry in cli("artifact", "get", "many-files", "--json").json["files"]] == ["sub/a.sh"]
     assert cli("artifact", "get", "many-files", "--output", "back").code == 0
     assert (cli.cwd / "back/sub/a.sh").stat().st_mode & 0o111

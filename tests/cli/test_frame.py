@@ -17,9 +17,11 @@ from agent_env.bundles.verdict import Result, Wanted
 from agent_env.cli.batch import Agenda, Presentation, conclude
 from agent_env.cli.boundary import CutShortError, _report, run
 from agent_env.cli.output import clean
-from agent_env.cli.progress import Silent
+from agent_env.cli.progress import Lines, Silent
 from agent_env.cli.state import State
 from agent_env.cli.table import COMMANDS
+from agent_env.clock import SystemClock
+from agent_env.engine import Event
 from agent_env.errors import StorageError
 from tests.cli.conftest import AGENT_ENV, Cli
 
@@ -289,3 +291,32 @@ def test_an_error_between_runs_stands_beside_what_is_known_of_them(capsys: pytes
     assert ([run["run_id"] for run in answer["runs"]], answer["not_started"]) == (["run-1"], [{"task": "tasks/b.json", "attempt": 1}])
     assert (answer["error"]["message"], answer["passed"], answer["group_id"]) == ("the disk is full", False, "group-1")
     assert shown.err == "error: the disk is full\n"
+
+
+class StandingClock(SystemClock):
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+def test_without_a_terminal_what_takes_long_has_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = StandingClock()
+    watcher = Lines(clock)
+    watcher.begin("run-1", "tasks/a.json")
+    for seconds, kind, said in (
+        (0, "step_started", "building"),
+        (4, "step_progress", "step 1 of 9"),
+        (6, "step_progress", "step 2\nof 9"),
+        (1, "step_progress", "step 3 of 9"),
+        (9, "step_progress", "step 4 of 9"),
+        (1, "step_done", "built"),
+        (9, "step_progress", "of another step"),
+    ):
+        clock.seconds += seconds
+        watcher.on_event(Event("run-1", 1, "now", kind, "agent", {"message": said, "summary": said}))
+    assert capsys.readouterr().err.splitlines() == [
+        "[tasks/a.json] agent: step 2 of 9",
+        "[tasks/a.json] agent: step 4 of 9",
+        "[tasks/a.json] agent: built",
+    ]

@@ -73,6 +73,29 @@ def _runs(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
             yield run.run_id, f"{run.bundle_path or run.task_id}: {run.word or run.status}, {run.created_at[:16].replace('T', ' ')}"
 
 
+def _groups(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    """What the newest runs have in common, each with how many they are and when the last one was begun."""
+    with _stores() as stores:
+        found: dict[str, list[str]] = {}
+        for run in stores.journal.list_runs(limit=NEWEST_RUNS) if stores is not None else ():
+            if run.group_id:
+                found.setdefault(run.group_id, []).append(run.created_at[:16].replace("T", " "))
+    for group, moments in found.items():
+        yield group, f"{len(moments)} run{'s' if len(moments) != 1 else ''}, {moments[0]}"
+
+
+def _models(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    """Models that the configuration names; patterns of names are none."""
+    from agent_env.config import load_config
+    from agent_env.config.keys import is_reference
+
+    model = load_config(Path.cwd(), os.environ, untrusted="skip").model
+    listed = (name for table in model.endpoints.values() for name in table.get("models") or ())
+    for name in (model.default, *model.roles.values(), *listed, *model.prices):
+        if name and not is_reference(name) and "*" not in name:
+            yield name, ""
+
+
 def _places(ctx: click.Context, incomplete: str) -> Iterator[Word]:
     """`RUN`, and behind a colon the names of its sandboxes."""
     named, colon, _ = incomplete.partition(":")
@@ -192,6 +215,8 @@ def _secrets(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
 
 RUNS = _offer(_runs)
 PLACES = _offer(_places)
+GROUPS = _offer(_groups)
+MODELS = _offer(_models)
 SIDES = _offer(_sides, folders=True)
 STEPS = _offer(_steps)
 DECISIONS = _offer(_decisions)

@@ -5,6 +5,7 @@ All of it goes to standard error, so that standard output holds results alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_env.cli.output import clean, note
 from agent_env.cli.results import seconds_text
+from agent_env.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_RUNS = 8
 REFRESH_PER_SECOND = 8
+LINE_EVERY_SECONDS = 10.0
+"""Where there is no terminal, so long nothing is said of a run before a step that goes on has a line."""
 
 
 @dataclass(slots=True)
@@ -94,11 +98,26 @@ class Silent:
 
 
 class Lines(Silent):
-    """One line when a step or a run has ended."""
+    """One line when a step or a run has ended, and one now and then of what takes long.
+
+    Args:
+        clock: Tells how long nothing was said of a run.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__()
+        self._clock = clock or SystemClock()
+        self._told: dict[str, float] = {}
+        """Run → when something was last said of it."""
 
     def show(self, run: Running, event: Event) -> None:
         """Writes the line."""
+        now = self._clock.monotonic()
         text = _line(run, event)
+        if text is None and event.kind == "step_progress" and now - self._told.setdefault(run.run_id, now) >= LINE_EVERY_SECONDS:
+            text = f"[{run.task}] {event.step_id}: {' '.join(run.now[event.step_id or ''].split())}"
+        if text or event.kind == "step_started":
+            self._told[run.run_id] = now
         if text:
             note(text)
 
@@ -149,10 +168,10 @@ class Live(Silent):
 
 @contextmanager
 def watching(*, quiet: bool) -> Iterator[Watcher]:
-    """The watcher that fits where standard error goes."""
+    """The watcher that fits where standard error goes; a terminal that can't move its cursor gets lines."""
     if quiet:
         yield Silent()
-    elif not sys.stderr.isatty():
+    elif not sys.stderr.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
         yield Lines()
     else:
         from rich.console import Console

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.agents import Deployment, at_hand
-from agent_env.cli.completing import AGENT_TARGETS, ENVS, PROVIDERS
+from agent_env.cli.completing import AGENT_TARGETS, ENVS, MODELS, PROVIDERS
 from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
@@ -37,7 +37,7 @@ _PIECE = 64 * 1024
 @click.option("-m", "--message", "messages", multiple=True, help="What to say, instead of reading it from standard input (repeatable).")
 @click.option("--attach", multiple=True, type=click.Path(exists=True, dir_okay=False), help="A file that goes with the first message.")
 @click.option("--context-id", help="The conversation that is to go on; a new one when absent.")
-@click.option("--model", help="The model, where the agent lets it be chosen.")
+@click.option("--model", shell_complete=MODELS, help="The model, where the agent lets it be chosen.")
 @click.option("--system-prompt", help="For these turns, where the agent takes one.")
 @click.option("--timeout-seconds", type=FiniteRange(min=0, min_open=True), default=600.0, show_default=True, help="Limit of one turn.")
 @click.option(

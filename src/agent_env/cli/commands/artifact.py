@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts
 
 COLLECTION = "artifacts"
+STORED_TYPES = ("file", "folder", "skill", "environment", "cli", "docker_image", "file_artifact_universe", "environment_universe")
+"""What `put` calls a type, and what stored artifacts call it."""
 
 
 @click.group(cls=Group)
@@ -74,10 +76,11 @@ def get(id: str, version: int | None, output: Path | None, as_json: bool) -> Non
 
 
 @artifact.command("list")
-@click.option("--type", "kind", help="Only this type.")
+@click.option("--type", "kind", type=click.Choice(STORED_TYPES), metavar="TYPE", help="Only this type, as `put` or the list calls it.")
 @page_options
 def list_(*, kind: str | None, contains: str | None, limit: int, offset: int, as_json: bool) -> None:
     """List the newest version of each artifact."""
+    kind = "file_artifact_universe" if kind == "folder" else kind
     list_newest(COLLECTION, lambda d: {"type": d.type}, limit=limit, offset=offset, as_json=as_json, type=kind, id_contains=contains)
 
 

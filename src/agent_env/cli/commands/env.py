@@ -96,7 +96,13 @@ def _facts(document: Any) -> dict[str, Any]:
 )
 @click.option("--sandbox", shell_complete=PROVIDERS, help="The provider of sandboxes, or a comma-separated chain.")
 @click.option("--ttl-seconds", type=click.IntRange(60, 1_209_600), default=10_800, show_default=True, help="When it ends by itself.")
-@click.option("--gateway-mode", type=click.Choice(["performance", "consistent"]), default="performance", show_default=True)
+@click.option(
+    "--gateway-mode",
+    type=click.Choice(["performance", "consistent"]),
+    default="performance",
+    show_default=True,
+    help="consistent: one tool call at a time, over all servers.",
+)
 @click.option("--cpu", type=FiniteRange(min=0, min_open=True), help="Limit of processor cores.")
 @click.option("--memory-mb", type=click.IntRange(min=1), help="Limit of memory in MiB.")
 @click.option("--disk-size-gb", type=click.IntRange(min=1), default=10, show_default=True, help="Limit of disk space in GiB.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_env.cli.completing import RUNS
+from agent_env.cli.completing import MODELS, RUNS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, find_run, opened_stores, run_async
@@ -26,7 +26,14 @@ def model() -> None:
 
 
 @model.command()
-@click.option("--model", "models", multiple=True, metavar="NAME", help="By default those that the configuration names. Repeatable.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=MODELS,
+    help="By default those that the configuration names. Repeatable.",
+)
 @click.option("--dialect", "dialects", multiple=True, type=click.Choice(DIALECTS), help="Only this dialect. Repeatable.")
 @json_option
 def check(*, models: tuple[str, ...], dialects: tuple[str, ...], as_json: bool) -> int:

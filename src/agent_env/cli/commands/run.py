@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_env.cli.completing import AGENTS, EVALS, PROVIDERS, RUNNABLE, TASKS
+from agent_env.cli.completing import AGENTS, EVALS, MODELS, PROVIDERS, RUNNABLE, TASKS
 from agent_env.cli.frame import MOST_RUNS, Command, FiniteRange
 from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
@@ -38,9 +38,9 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option("--seeds", type=click.Path(path_type=Path), help="CSV file: a run of each task for each row, its columns are placeholders.")
 @click.option("--resume", is_flag=True, help="Go on with the last call for the same work; what it finished is not done again.")
 @click.option("--redeploy", is_flag=True, help="With --resume: deploy again what is gone.")
-@click.option("--model", help="The model that solves.")
-@click.option("--user-model", help="The model of the user simulator.")
-@click.option("--judge-model", help="The model that grades rubrics.")
+@click.option("--model", shell_complete=MODELS, help="The model that solves.")
+@click.option("--user-model", shell_complete=MODELS, help="The model of the user simulator.")
+@click.option("--judge-model", shell_complete=MODELS, help="The model that grades rubrics.")
 @model_options
 @click.option("--agent", shell_complete=AGENTS, help="The agent, over what tasks say.")
 @click.option("--sandbox", shell_complete=PROVIDERS, help="Provider of sandboxes, over what tasks say.")

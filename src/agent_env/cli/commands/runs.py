@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from agent_env.cli.commands.resume import resume
-from agent_env.cli.completing import RUNS, STEPS, TASK_IDS
+from agent_env.cli.completing import GROUPS, RUNS, STEPS, TASK_IDS
 from agent_env.cli.frame import Group, same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
@@ -32,7 +32,7 @@ def runs() -> None:
 @runs.command("list")
 @click.option("--task", shell_complete=TASK_IDS, help="Only runs of this task id.")
 @click.option("--status", type=click.Choice(["queued", "running", "completed", "failed", "cancelled"]), help="Only runs with this status.")
-@click.option("--group", help="Only runs of one command (`group_id`).")
+@click.option("--group", shell_complete=GROUPS, help="Only runs of one command (`group_id`).")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
 @click.option("--before", metavar="RUN", shell_complete=RUNS, help="Only runs older than this one: the next page.")
 @json_option

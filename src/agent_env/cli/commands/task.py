@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agent_env.cli.completing import AGENTS, PROVIDERS, RUNS, TASK_IDS
+from agent_env.cli.completing import AGENTS, MODELS, PROVIDERS, RUNS, TASK_IDS
 from agent_env.cli.frame import MOST_RUNS, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
@@ -177,9 +177,9 @@ def shared_options(function: F) -> F:
                 type=click.Path(file_okay=False, path_type=Path),
                 help="Folder for the runs' contexts; none are written without.",
             ),
-            click.option("--agent-model", "--model", help="The model that solves."),
-            click.option("--user-model", help="The model of the user simulator."),
-            click.option("--judge-model", help="The model that grades rubrics."),
+            click.option("--agent-model", "--model", shell_complete=MODELS, help="The model that solves."),
+            click.option("--user-model", shell_complete=MODELS, help="The model of the user simulator."),
+            click.option("--judge-model", shell_complete=MODELS, help="The model that grades rubrics."),
             click.option("--agent-artifact-id", help="Recorded with the run."),
             click.option("--litellm-api-key", help="Key for models; better in the configuration, where arguments don't show it."),
             click.option("--judge-litellm-api-key", help="The same for judges."),
