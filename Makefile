@@ -19,7 +19,7 @@ export UV_NATIVE_TLS ?= 1
 SYNC := sync --quiet --frozen --inexact --compile-bytecode --python $(PYTHON)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow chaos lint format typecheck bench docs helper interop setup setup-dev system clean
+.PHONY: help demo test unit test-slow chaos lint format typecheck bench docs helper interop setup setup-dev system clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -29,6 +29,9 @@ demo: setup  ## run a real task to a score: no container engine, no account
 
 test: setup-dev system interop lint  ## install what the tests need, then run them all
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+unit: setup-dev  ## the tests that need no engine, no database server and no process of their own: less than a minute
+	$(BIN)/python -m tests.unit -n $(WORKERS) $(ARGS)
 
 test-slow: setup-dev system  ## the long suites: soak, fuzz, large histories
 	$(BIN)/python -m pytest -n $(WORKERS) -m slow -o timeout=3600 $(ARGS)

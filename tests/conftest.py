@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.container_engine import busybox, debian, docker, podman
 from tests.postgres import database_url, postgres_server, postgres_url
+from tests.unit import SELECTED, is_scene, is_unit
 
 __all__ = ["busybox", "database_url", "debian", "docker", "podman", "postgres_server", "postgres_url"]
 
@@ -20,8 +22,17 @@ settings.register_profile("shared", max_examples=60, deadline=None, suppress_hea
 settings.load_profile("shared")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where unit tests alone are wanted, a folder without any is not read."""
+    return True if config.option.markexpr == SELECTED and is_scene(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow tests run when they are asked for (`-m slow`)."""
+    """Slow tests run when they are asked for (`-m slow`). Unit tests are marked (`-m unit`)."""
+    for item in items:
+        if is_unit(item):
+            item.add_marker("unit")
     if config.option.markexpr:
         return
     slow = [item for item in items if "slow" in item.keywords]
