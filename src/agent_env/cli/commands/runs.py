@@ -289,6 +289,7 @@ def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
         "task": f"{run.task_id}{version}",
         "result": state(run, stopped=stopped),
         "score": score_text(run.scores) or None,
+        "attempt": f"{run.attempt_index + 1} of {run.attempt_count} in {run.group_id}" if run.attempt_count > 1 else None,
         "created": run.created_at,
         "time": seconds_text(run.duration_seconds),
         "owner": str(run.owner) if run.owner and run.status == "running" else None,
