@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from agent_env.broker.contract import Price
 from agent_env.broker.endpoints import Endpoint, Endpoints
-from agent_env.config.keys import is_reference
+from agent_env.config.checks import is_reference
 from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def _groups(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
 def _models(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
     """Models that the configuration names; patterns of names are none."""
     from agent_env.config import load_config
-    from agent_env.config.keys import is_reference
+    from agent_env.config.checks import is_reference
 
     model = load_config(Path.cwd(), os.environ, untrusted="skip").model
     listed = (name for table in model.endpoints.values() for name in table.get("models") or ())

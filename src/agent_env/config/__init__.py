@@ -5,7 +5,8 @@ which beats what is built in. `AGENT_ENV_CONFIG` names the one file to read inst
 reported at once. Values may be references (`env:NAME?default`, `secret:KEY?default`): they stay references here and are resolved when used.
 """
 
-from agent_env.config.keys import KEYS, is_reference
+from agent_env.config.checks import is_reference
+from agent_env.config.keys import KEYS
 from agent_env.config.loading import CONFIG_VARIABLE, TREE_FILE, digest_of, find_tree_file, load_config, user_trust
 from agent_env.config.state import STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, Explained, ModelConfig, RunConfig, SandboxConfig, Source

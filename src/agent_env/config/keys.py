@@ -8,24 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from agent_env.config import checks
+from agent_env.config.checks import Check, is_reference
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near
 from agent_env.errors import Problem
-from agent_env.ids import name_problem
 
 LIMIT_PREFIX = "limits."
 LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
-
-Check = Callable[[Any], str | None]
-"""Says what is wrong with a value, or None."""
-
-_IMPL = r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*"
-_HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-ROLES = ("agent", "user", "judge")
-"""What models are asked for."""
-RESERVED_PARAMS = frozenset({"model", "messages", "api_key", "api_base", "user", "metadata", "timeout", "response_format"})
-"""Of a model call, what `[model.params]` may not set (reference)."""
 
 
 class Key(NamedTuple):
@@ -43,174 +34,6 @@ class Key(NamedTuple):
     """A relative path starts at the file's folder, never at wherever a resume happens to be called (TP-12)."""
 
 
-def is_reference(value: Any) -> bool:
-    """A text that stands for a variable or a secret."""
-    return isinstance(value, str) and value.startswith(("env:", "secret:"))
-
-
-def _text(value: Any) -> str | None:
-    if not isinstance(value, str) or not value.strip():
-        return "is text that is not empty"
-    return name_problem(value)
-
-
-def _texts(value: Any) -> str | None:
-    good = isinstance(value, dict) and all(isinstance(member, str) for member in value.values())
-    return None if good else "is a table of texts"
-
-
-def _headers(value: Any) -> str | None:
-    if _texts(value):
-        return _texts(value)
-    odd = next((name for name, text in value.items() if not re.fullmatch(_HEADER_NAME, name) or re.search(r"[\r\n\0]", text)), None)
-    return f"has no valid header {odd!r}" if odd is not None else None
-
-
-def _roles(value: Any) -> str | None:
-    if _texts(value):
-        return _texts(value)
-    odd = sorted(value.keys() - set(ROLES))
-    return f"has the unknown role {odd[0]!r}; there are {', '.join(ROLES)}" if odd else None
-
-
-def _params(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return "is a table"
-    taken = sorted(RESERVED_PARAMS & value.keys())
-    return f"can't set {', '.join(taken)}" if taken else None
-
-
-def _table(value: Any) -> str | None:
-    return None if isinstance(value, dict) else "is a table"
-
-
-def _store(value: Any) -> str | None:
-    """`"local"`, or `{impl = "module:Class", config = {…}}`."""
-    if value == "local":
-        return None
-    if not isinstance(value, dict):
-        return 'is "local" or a table with impl and config'
-    return _component(value)
-
-
-def _component(value: Any) -> str | None:
-    if not isinstance(value, dict):
-        return "is a table with impl and config"
-    odd = sorted(value.keys() - {"impl", "config"})
-    if odd:
-        return f"has the unknown key {odd[0]!r}; it takes impl and config"
-    if "impl" in value and (not isinstance(value["impl"], str) or not re.fullmatch(_IMPL, value["impl"])):
-        return 'has an impl that is not written "module:Class"'
-    return None if isinstance(value.get("config", {}), dict) else "has a config that is no table"
-
-
-def _impls(value: Any) -> str | None:
-    good = isinstance(value, list) and all(isinstance(member, str) and re.fullmatch(_IMPL, member) for member in value)
-    return None if good else 'is a list of "module:Class"'
-
-
-def _registries(value: Any) -> str | None:
-    """`{"host:port" = {username = …, password = …}}`, or `{token = …}`."""
-    known = {"username", "password", "token"}
-    good = _table(value) is None and all(_texts(entry) is None and not entry.keys() - known for entry in value.values())
-    return None if good else "is a table of registries, each with username and password, or token"
-
-
-def _amounts(value: Any, known: Mapping[str, float | int], *, needed: frozenset[str] = frozenset()) -> str | None:
-    """A table of numbers: each name with the least that it takes, whole where that is whole."""
-    if not isinstance(value, dict):
-        return "is a table"
-    odd = sorted(value.keys() - known.keys())
-    if odd:
-        return f"has the unknown key {odd[0]!r}; it takes {', '.join(known)}"
-    for name, least in known.items():
-        whole = isinstance(least, int)
-        given = value.get(name, least)
-        if type(given) not in ((int,) if whole else (int, float)) or given < least:
-            return f"has a {name} that is no {'whole ' if whole else ''}number from {least:g}"
-    missing = sorted(needed - value.keys())
-    return f"lacks {', '.join(missing)}" if missing else None
-
-
-def _budget(value: Any) -> str | None:
-    return _amounts(value, {"requests": 0, "tokens": 0, "cost_usd": 0.0, "concurrency": 1})
-
-
-def _prices(value: Any) -> str | None:
-    """`{"model" = {input = …, output = …}}`, in dollars for a million tokens."""
-    if not isinstance(value, dict):
-        return "is a table of models"
-    known, needed = {"input": 0.0, "output": 0.0, "cached_input": 0.0}, frozenset({"input", "output"})
-    wrong = ((model, _amounts(price, known, needed=needed)) for model, price in value.items())
-    return next((f"has a price of {model!r} that {why}" for model, why in wrong if why), None)
-
-
-DIALECTS = ("openai-chat", "openai-responses", "anthropic-messages", "gemini")
-"""The model APIs that the broker carries."""
-
-
-def _endpoint(value: Any) -> str | None:
-    """`{base_url = …, api_key = …, headers = {…}, dialects = […], models = […]}`."""
-    if not isinstance(value, dict):
-        return "is a table with base_url and api_key"
-    checks: Mapping[str, Check] = {
-        "base_url": _url(*_HTTP), "api_key": _text, "headers": _headers, "dialects": _text_list, "models": _text_list,
-    }  # fmt: skip
-    odd = sorted(value.keys() - checks.keys())
-    if odd:
-        return f"has the unknown key {odd[0]!r}; it takes {', '.join(checks)}"
-    if "base_url" not in value:
-        return "lacks base_url"
-    for name, given in value.items():
-        why = None if name in {"base_url", "api_key"} and is_reference(given) else checks[name](given)
-        if why:
-            return f"has a {name} that {why}"
-    strange = sorted(set(value.get("dialects", ())) - set(DIALECTS))
-    return f"has the unknown dialect {strange[0]!r}; there are {', '.join(DIALECTS)}" if strange else None
-
-
-def _text_list(value: Any) -> str | None:
-    good = isinstance(value, list) and all(isinstance(member, str) for member in value)
-    return None if good else "is a list of texts"
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "is true or false"
-
-
-def _count(value: Any) -> str | None:
-    return None if type(value) is int and value >= 1 else "is a whole number from 1"
-
-
-def _port(value: Any) -> str | None:
-    return None if type(value) is int and 0 <= value <= 65535 else "is a port from 0 to 65535"
-
-
-def _one_of(*choices: str) -> Check:
-    return lambda value: None if value in choices else f"is one of {', '.join(choices)}"
-
-
-def _url(*schemes: str) -> Check:
-    def check(value: Any) -> str | None:
-        if not isinstance(value, str) or value.partition("://")[0].lower() not in schemes or "://" not in value:
-            return f"is a URL that starts with {' or '.join(f'{scheme}://' for scheme in schemes)}"
-        return name_problem(value)
-
-    return check
-
-
-def _amount(default: float | int) -> Check:
-    whole = isinstance(default, int)
-
-    def check(value: Any) -> str | None:
-        right = type(value) is int or (not whole and isinstance(value, float))
-        if not right or value < 0:
-            return "is a whole number from 0" if whole else "is a number from 0"
-        return None
-
-    return check
-
-
 def _number(text: str) -> int | float:
     return float(text) if re.search(r"[.eE]", text) else int(text.replace("_", ""))
 
@@ -224,63 +47,53 @@ def _as_flag(text: str) -> bool:
     return _FLAGS[text.strip().lower()]
 
 
-PRIVILEGES = ("privileged", "capabilities", "devices", "volumes", "host_network")
-"""What a task's containers may be granted beyond an ordinary container, each by this user's word alone."""
-
-
-def _privileges(value: Any) -> str | None:
-    good = isinstance(value, list) and all(member in PRIVILEGES for member in value)
-    return None if good else f"is a list of {', '.join(PRIVILEGES)}"
-
-
 _DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
-_HTTP = ("http", "https")
 
 KEYS: Mapping[str, Key] = {
-    "agents.default_a2a_agent_id": Key(_text, variable="AGENT_ENV_DEFAULT_AGENT"),
-    "agents.docker_image": Key(_text, "docker:27-dind", "AGENT_ENV_DOCKER_IMAGE"),
-    "artifacts.impls": Key(_impls),
-    "artifacts.type_aliases": Key(_texts),
-    "conversations.default_human_a2a_url": Key(_url(*_HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),
-    "database.synchronous": Key(_one_of("NORMAL", "FULL"), "NORMAL", "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
-    "database.url": Key(_url(*_DATABASES), variable="AGENT_ENV_DATABASE_URL", reference=True),
-    "envs.base_image": Key(_text, "python:3.12-slim", "AGENT_ENV_BASE_IMAGE"),
-    "envs.database_image": Key(_text, "postgres:16-alpine", "AGENT_ENV_DATABASE_IMAGE"),
-    "envs.impls": Key(_impls),
-    "explorer.allowed_hosts": Key(_text_list),
-    "explorer.cors_origins": Key(_text_list),
-    "explorer.plugins": Key(_table),
-    "explorer.port": Key(_port, 8234, "AGENT_ENV_EXPLORER_PORT", int),
-    "explorer.static_dir": Key(_text, path=True),
-    "images.registries": Key(_registries),
-    "model.api_key": Key(_text, variable="LITELLM_API_KEY", reference=True),
-    "model.broker": Key(_flag, True, "AGENT_ENV_MODEL_BROKER", _as_flag),
-    "model.budget": Key(_budget),
-    "model.base_url": Key(_url(*_HTTP), variable="LITELLM_BASE_URL", reference=True),
-    "model.default": Key(_text, variable="AGENT_ENV_MODEL", reference=True),
-    "model.endpoints.*": Key(_endpoint),
-    "model.headers": Key(_headers),
-    "model.judge_budget": Key(_budget),
-    "model.params": Key(_params),
-    "model.prices": Key(_prices),
-    "model.roles": Key(_roles),
-    "run.concurrency": Key(_count, variable="AGENT_ENV_CONCURRENCY", convert=int),
-    "run.quiesce": Key(_one_of("freeze", "kill"), variable="AGENT_ENV_QUIESCE"),
-    "runner": Key(_store, variable="AGENT_ENV_RUNNER"),
-    "sandbox.agent_default": Key(_text, variable="AGENT_ENV_AGENT_SANDBOX"),
-    "sandbox.attribution": Key(_texts),
-    "sandbox.container_privileges": Key(_privileges),
-    "sandbox.default": Key(_text, "local", "AGENT_ENV_SANDBOX"),
-    "sandbox.providers.*": Key(_component),
-    "sandbox.unsafe_host": Key(_flag, False, "AGENT_ENV_UNSAFE_HOST", _as_flag),
-    "state.providers.*": Key(_component),
-    "state.root": Key(_text, path=True),
-    "stores.document": Key(_store, variable="AGENT_ENV_DOCUMENT_STORE"),
-    "stores.image": Key(_store, variable="AGENT_ENV_IMAGE_STORE"),
-    "stores.object": Key(_store, variable="AGENT_ENV_OBJECT_STORE"),
-    "stores.secret": Key(_store, variable="AGENT_ENV_SECRET_STORE"),
-    "task_steps.impls": Key(_impls),
-    "plugins.*": Key(_table),
+    "agents.default_a2a_agent_id": Key(checks.text, variable="AGENT_ENV_DEFAULT_AGENT"),
+    "agents.docker_image": Key(checks.text, "docker:27-dind", "AGENT_ENV_DOCKER_IMAGE"),
+    "artifacts.impls": Key(checks.impls),
+    "artifacts.type_aliases": Key(checks.texts),
+    "conversations.default_human_a2a_url": Key(checks.url(*checks.HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),
+    "database.synchronous": Key(checks.one_of("NORMAL", "FULL"), "NORMAL", "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
+    "database.url": Key(checks.url(*_DATABASES), variable="AGENT_ENV_DATABASE_URL", reference=True),
+    "envs.base_image": Key(checks.text, "python:3.12-slim", "AGENT_ENV_BASE_IMAGE"),
+    "envs.database_image": Key(checks.text, "postgres:16-alpine", "AGENT_ENV_DATABASE_IMAGE"),
+    "envs.impls": Key(checks.impls),
+    "explorer.allowed_hosts": Key(checks.text_list),
+    "explorer.cors_origins": Key(checks.text_list),
+    "explorer.plugins": Key(checks.table),
+    "explorer.port": Key(checks.port, 8234, "AGENT_ENV_EXPLORER_PORT", int),
+    "explorer.static_dir": Key(checks.text, path=True),
+    "images.registries": Key(checks.registries),
+    "model.api_key": Key(checks.text, variable="LITELLM_API_KEY", reference=True),
+    "model.broker": Key(checks.flag, True, "AGENT_ENV_MODEL_BROKER", _as_flag),
+    "model.budget": Key(checks.budget),
+    "model.base_url": Key(checks.url(*checks.HTTP), variable="LITELLM_BASE_URL", reference=True),
+    "model.default": Key(checks.text, variable="AGENT_ENV_MODEL", reference=True),
+    "model.endpoints.*": Key(checks.endpoint),
+    "model.headers": Key(checks.headers),
+    "model.judge_budget": Key(checks.budget),
+    "model.params": Key(checks.params),
+    "model.prices": Key(checks.prices),
+    "model.roles": Key(checks.roles),
+    "run.concurrency": Key(checks.count, variable="AGENT_ENV_CONCURRENCY", convert=int),
+    "run.quiesce": Key(checks.one_of("freeze", "kill"), variable="AGENT_ENV_QUIESCE"),
+    "runner": Key(checks.store, variable="AGENT_ENV_RUNNER"),
+    "sandbox.agent_default": Key(checks.text, variable="AGENT_ENV_AGENT_SANDBOX"),
+    "sandbox.attribution": Key(checks.texts),
+    "sandbox.container_privileges": Key(checks.privileges),
+    "sandbox.default": Key(checks.text, "local", "AGENT_ENV_SANDBOX"),
+    "sandbox.providers.*": Key(checks.component),
+    "sandbox.unsafe_host": Key(checks.flag, False, "AGENT_ENV_UNSAFE_HOST", _as_flag),
+    "state.providers.*": Key(checks.component),
+    "state.root": Key(checks.text, path=True),
+    "stores.document": Key(checks.store, variable="AGENT_ENV_DOCUMENT_STORE"),
+    "stores.image": Key(checks.store, variable="AGENT_ENV_IMAGE_STORE"),
+    "stores.object": Key(checks.store, variable="AGENT_ENV_OBJECT_STORE"),
+    "stores.secret": Key(checks.store, variable="AGENT_ENV_SECRET_STORE"),
+    "task_steps.impls": Key(checks.impls),
+    "plugins.*": Key(checks.table),
 }
 """Dotted key → rule; `*` stands for one free name."""
 
@@ -317,7 +130,7 @@ def limit_key(key: str) -> Key | None:
     if not key.startswith(LIMIT_PREFIX) or name not in Limits.names():
         return None
     default = getattr(DEFAULT_LIMITS, name)
-    return Key(_amount(default), default, LIMIT_VARIABLE + name.upper(), _number)
+    return Key(checks.amount(default), default, LIMIT_VARIABLE + name.upper(), _number)
 
 
 def rule_of(key: str) -> Key | None:

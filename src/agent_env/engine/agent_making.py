@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from agent_env import keeper
 from agent_env.agents.contract import AgentPlan
 from agent_env.documents.records import DeployedAgent
-from agent_env.engine.making import RunMaking, join_network
+from agent_env.engine.making import RunMaking
 from agent_env.engine.retelling import agent_token
 from agent_env.engine.sandboxes import Held
 from agent_env.errors import SandboxUnavailableError, UnsupportedError
@@ -104,11 +104,11 @@ class AgentMaking(RunMaking):
 
     async def join(self, sandbox_id: str, place: Place, network: str) -> None:
         """Puts a container of a sandbox on one more network."""
-        from agent_env.containers import ContainerPlace
+        from agent_env.containers import ContainerPlace, networks
 
         if not isinstance(place, ContainerPlace):
             raise UnsupportedError(f"{place.id} is no container of ours, and can join no network")
-        await join_network(await self.engine(sandbox_id), network, place, place.name)
+        await networks.join(await self.engine(sandbox_id), network, place.id, place.name)
 
     async def lead_agent(self, record: DeployedAgent, ports: Mapping[int, int]) -> None:
         """Makes ports of this machine's loopback answer on that of the agent's own place.

@@ -394,10 +394,3 @@ class RunMaking:
         engine, self._engine = self._engine, None
         if engine is not None:
             await engine.aclose()
-
-
-async def join_network(engine: Engine, network: str, place: ContainerPlace, alias: str) -> None:
-    """Puts a container on one more network, under a further name."""
-    body = {"Container": place.id, "EndpointConfig": {"Aliases": [alias]}}
-    async with engine.asking(f"joining the network {network[:12]}", concerns=place.name) as docker:
-        await docker._query_json(f"networks/{network}/connect", method="POST", data=body)

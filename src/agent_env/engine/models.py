@@ -206,13 +206,13 @@ class RunModels:
         return configured
 
     def _resolved(self, reference: str) -> str:
-        from agent_env.config.keys import is_reference
+        from agent_env.config.checks import is_reference
 
         return self._shared.stores.secrets.resolve(reference).reveal() if is_reference(reference) else reference
 
     def reference_of(self, value: str) -> str:
         """How a value that an agent is given of models is found again in another process; a literal is moved to the secret store."""
-        from agent_env.config.keys import is_reference
+        from agent_env.config.checks import is_reference
 
         own = [self._settings.api_key, *(table.get("api_key") for table in self._settings.endpoints.values())]
         configured = (self._shared.overrides.get(_OVERRIDES["agent"][0]), *own, f"env:{KEY_VARIABLE}")

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_env.config.keys import is_reference
+from agent_env.config.checks import is_reference
 from agent_env.errors import EngineDeniedError, EngineUnavailableError
 from agent_env.images.credentials import REGISTRIES_KEY, DockerKeyring, Keyring, KnownKeyring, configured
 from agent_env.images.oci.store import ImageStore

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_env.config.keys import is_reference
+from agent_env.config.checks import is_reference
 from agent_env.sandboxes.contract import AsksRegistries
 from agent_env.sandboxes.registry import provider
 

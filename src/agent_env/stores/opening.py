@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agent_env.config.keys import is_reference
+from agent_env.config.checks import is_reference
 from agent_env.stores.database import Database
 from agent_env.stores.documents import Documents
 from agent_env.stores.journal import Journal

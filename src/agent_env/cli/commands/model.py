@@ -11,7 +11,7 @@ from agent_env.cli.completing import MODELS, RUNS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, find_run, opened_stores, run_async
-from agent_env.config.keys import DIALECTS
+from agent_env.config.checks import DIALECTS
 from agent_env.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
