@@ -1,6 +1,7 @@
 """Builds the helper for both architectures, bit for bit the same wherever it is built.
 
-    python helper/build.py            writes src/agent_env/places/helper/bin/agentenv-helper-{x86_64,aarch64}
+    python helper/build.py            writes src/agent_env/places/helper/bin/agentenv-helper-{x86_64,aarch64}, and what each was built
+                                      from beside this file
     python helper/build.py --check    builds in a temporary folder and compares
 
 The compiler is the pinned PyPI package `ziglang` (dependency group `helper`). Nothing of the building machine enters the result: sources
@@ -10,14 +11,19 @@ are named relative to their folder, there is no build id and nothing is stamped 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent
 BINARIES = SOURCES.parent / "src/agent_env/places/helper/bin"
+RECORD = SOURCES / "built.json"
+"""Architecture → the digests of what its committed binary was built from, and of the binary."""
 CACHE = SOURCES.parent / ".zig-cache"
 ARCHITECTURES = ("x86_64", "aarch64")
 FLAGS = (
@@ -39,6 +45,19 @@ def build(architecture: str, target: Path) -> None:
     environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": str(CACHE), "ZIG_GLOBAL_CACHE_DIR": str(CACHE), "SOURCE_DATE_EPOCH": "0"}
     subprocess.run([*compiler, *FLAGS, *extra, "-o", str(target), *sources], cwd=SOURCES, env=environment, check=True)
     target.chmod(0o755)
+
+
+def made_from() -> str:
+    """The digest of all that decides what is built: the sources, the compiler and its flags."""
+    found = hashlib.sha256(json.dumps([version("ziglang"), FLAGS]).encode())
+    for path in sorted([*SOURCES.glob("*.c"), *SOURCES.glob("*.h")]):
+        found.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def facts(binary: Path) -> dict[str, str]:
+    """What the record says of a binary that was built just now."""
+    return {"sources": made_from(), "binary": hashlib.sha256(binary.read_bytes()).hexdigest()}
 
 
 def name(architecture: str) -> str:
@@ -66,6 +85,8 @@ def main() -> int:
                 staged.write_bytes(fresh.read_bytes())
                 staged.chmod(0o755)
                 staged.replace(committed)
+                record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+                RECORD.write_text(json.dumps({**record, architecture: facts(committed)}, indent=2, sort_keys=True) + "\n")
                 sys.stdout.write(f"{committed.name}: {fresh.stat().st_size} bytes\n")
     if differs:
         sys.stderr.write(f"differs from its source: {', '.join(differs)} (run `make helper` and commit the result)\n")

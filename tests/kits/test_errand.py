@@ -38,8 +38,7 @@ def test_the_errand_passes_with_its_oracle_which_needs_no_model(user: Operator) 
 AGENTS = [
     "mini",
     pytest.param("codex", marks=needs_npm),
-    pytest.param("opencode", marks=needs_npm),
-    *(pytest.param(name, marks=[needs_npm, pytest.mark.slow]) for name in ("claude-code", "gemini", "pi")),
+    *(pytest.param(name, marks=[needs_npm, pytest.mark.slow]) for name in ("opencode", "claude-code", "gemini", "pi")),
     pytest.param("openhands", marks=pytest.mark.slow),
 ]
 MODELS = {"gemini": "gemini-2.5-flash"}
