@@ -144,6 +144,17 @@ def test_a_scratch_image_lives_without_a_shell(folder: Path) -> None:
     assert act(WAYS[-1], scenario) == [["b"], [("/busybox", "image")], b"content"]
 
 
+def test_an_image_says_its_labels_and_ports_before_a_sandbox_is_made_of_it(folder: Path) -> None:
+    image = busybox(folder, Labels={"agentenv.mcp-path": "/v2/mcp"}, ExposedPorts={"9100/tcp": {}})
+
+    async def scenario(world: World) -> None:
+        config = await provider(world).image_config(image, lambda _: None)
+        assert (config.labels, config.exposed_ports) == ({"agentenv.mcp-path": "/v2/mcp"}, ("9100/tcp",))
+        assert images.left(world) == []
+
+    act(WAYS[0], scenario)
+
+
 def test_an_image_without_a_command_is_held(folder: Path) -> None:
     image = busybox(folder, Cmd=None)
 

@@ -203,13 +203,6 @@ async def _placed(engine: Engine, plan: Plan) -> tuple[str, dict[int, int]]:
     )
 
 
-async def _join(engine: Engine, network: str, container_id: str, spec: ContainerSpec) -> None:
-    """Puts a container that does not run yet on a further network: a running one would have to be changed, which takes longer."""
-    body = {"Container": container_id, "EndpointConfig": {"Aliases": list(spec.aliases)}}
-    async with engine.asking(f"joining the network {network[:12]}", concerns=spec.name) as docker:
-        await docker._query_json(f"networks/{network}/connect", method="POST", data=body)
-
-
 async def _started(engine: Engine, plan: Plan) -> tuple[str, dict[int, int]]:
     """A running container with its ports. One whose port somebody took meanwhile is made again with others."""
     spec = plan.spec
@@ -226,7 +219,7 @@ async def _started(engine: Engine, plan: Plan) -> tuple[str, dict[int, int]]:
             async with _undone_unless_kept(engine, partial(remove_container, engine, container_id)) as started:
                 await _mark(engine, container_id)
                 for network in spec.further_networks:
-                    await _join(engine, network, container_id, spec)
+                    await networks.join(engine, network, container_id, spec.aliases, concerns=spec.name)
                 await _start(engine, plan, container_id)
                 await _publishes(engine, container_id, spec.name, ports)
                 started.kept = True

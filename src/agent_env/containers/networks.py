@@ -11,7 +11,7 @@ import ipaddress
 import math
 import random
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -165,13 +165,6 @@ async def can_be_joined(engine: Engine, network: Network) -> bool:
     return found is not None and found.has_room
 
 
-async def join(engine: Engine, network_id: str, container_id: str, alias: str) -> None:
-    """Puts a container on one more network, under a further name."""
-    body = {"Container": container_id, "EndpointConfig": {"Aliases": [alias]}}
-    async with engine.asking(f"joining the network {network_id[:12]}", concerns=alias) as docker:
-        await docker._query_json(f"networks/{network_id}/connect", method="POST", data=body)
-
-
 async def own_network(engine: Engine, name: str, labels: Mapping[str, str], *, internal: bool = False) -> Network:
     """A small network for containers that must talk with each other.
 
@@ -185,6 +178,26 @@ async def own_network(engine: Engine, name: str, labels: Mapping[str, str], *, i
         EngineFailedError: No address range is left.
     """
     return await _create(engine, name, {**labels, KIND: "own"}, prefix=_OWN_PREFIX, options={}, internal=internal)
+
+
+async def join(engine: Engine, network: str, container_id: str, aliases: Sequence[str], *, concerns: str, called: str = "") -> None:
+    """Puts a container on a further network. One that runs has to be changed for it, which takes longer.
+
+    Args:
+        engine: The engine.
+        network: Its id, or a name.
+        container_id: The container.
+        aliases: Its further names there.
+        concerns: The container's name, for messages.
+        called: The network's name, for messages.
+
+    Raises:
+        NotFoundError: There is no such network.
+        EngineRefusedError: It can't join it.
+    """
+    body = {"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}}
+    async with engine.asking(f"joining the network {called or network[:12]}", concerns=concerns) as docker:
+        await docker._query_json(f"networks/{network}/connect", method="POST", data=body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class AgentMaking(RunMaking):
 
         if not isinstance(place, ContainerPlace):
             raise UnsupportedError(f"{place.id} is no container of ours, and can join no network")
-        await networks.join(await self.engine(sandbox_id), network, place.id, place.name)
+        await networks.join(await self.engine(sandbox_id), network, place.id, (place.name,), concerns=place.name)
 
     async def lead_agent(self, record: DeployedAgent, ports: Mapping[int, int]) -> None:
         """Makes ports of this machine's loopback answer on that of the agent's own place.

@@ -267,21 +267,15 @@ class _Start:
 
     async def _deployed(self, engine: Engine, spec: ContainerSpec) -> ContainerPlace:
         """A container that could not join all its networks is of no use to anybody."""
-        from agent_env.containers import deploy, objects
+        from agent_env.containers import deploy, networks, objects
 
         further = [(name, await self._network(engine, name, spec.labels)) for name in self.request.extra_networks]
         place = await deploy(engine, spec)
         try:
             for name, network in further:
-                await _join(engine, network, place, name, self.request.container_name)
+                await networks.join(engine, network, place.id, (self.request.container_name,), concerns=place.name, called=name)
         except BaseException:  # whatever went wrong, also a cancellation
             await place.aclose()
             await objects.remove_container(engine, place.id)
             raise
         return place
-
-
-async def _join(engine: Engine, network: str, place: ContainerPlace, name: str, alias: str) -> None:
-    body = {"Container": place.id, "EndpointConfig": {"Aliases": [alias]}}
-    async with engine.asking(f"joining the network {name}", concerns=place.name) as docker:
-        await docker._query_json(f"networks/{network}/connect", method="POST", data=body)

@@ -29,6 +29,7 @@ from agent_env.errors import (
 )
 from agent_env.places import Place, Shape
 from agent_env.sandboxes.contract import AnswersOnHost, BuildsImages, Capabilities, LeadsToHost
+from agent_env.sandboxes.reading import ReadsImages
 from agent_env.steps.contract import SandboxRequest, Tell
 from agent_env.stores.records import Resource
 from agent_env.waiting import deadline
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource
     from agent_env.containers import ContainerPlace, ContainerSpec, Engine
     from agent_env.images import HeldImage, Images
+    from agent_env.images.oci.manifests import ImageConfig
 
 
 class RunMaking:
@@ -136,6 +138,13 @@ class RunMaking:
                     raise UnsupportedError(f"there is no container engine here: {why}")
                 self._engine = engine
             return self._engine
+
+    async def image_config(self, image: ImageSource) -> ImageConfig | None:
+        """What an image says of itself, where the provider of sandboxes can tell."""
+        provider = self._shared.sandboxes.provider(self.sandbox_provider)
+        if not isinstance(provider, ReadsImages):
+            return None
+        return await provider.image_config(await self.by_name(image), ImageProgress(self._tell))
 
     async def images(self, sandbox_id: str | None = None) -> Images:
         """The images of a sandbox's engine, or of this machine's own."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agent_env.environments.contract import DeployPlan
     from agent_env.environments.settings import EnvironmentSettings
     from agent_env.images import Images
+    from agent_env.images.oci.manifests import ImageConfig
     from agent_env.sandboxes.contract import Capabilities, Provider, Sandbox
 
 
@@ -164,6 +165,13 @@ class Making(Protocol):
 
     async def image(self, sandbox_id: str, wanted: ImageSource) -> str:
         """Has an image present in the engine of a sandbox. Returns its id."""
+        ...
+
+    async def image_config(self, image: ImageSource) -> ImageConfig | None:
+        """What an image says of itself to a provider whose sandboxes are made of images; fetched or built where it is not here.
+
+        None where the provider can't tell.
+        """
         ...
 
     async def images(self, sandbox_id: str | None = None) -> Images:

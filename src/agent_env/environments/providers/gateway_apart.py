@@ -14,7 +14,16 @@ from agent_env.environments.credentials import DATABASE_PORT, READER, database_u
 from agent_env.environments.faults import EnvironmentUnreachableError, NotAdvertisedError
 from agent_env.environments.images import gateway_source, name_of
 from agent_env.environments.live import RecordedEnvironment
-from agent_env.environments.providers.gateway_parts import Standing, gateway_name, gateway_variables, server_variables, wants_database
+from agent_env.environments.providers.gateway_parts import (
+    ImageSays,
+    Standing,
+    gateway_name,
+    gateway_variables,
+    needs_database,
+    says,
+    server_variables,
+    wants_database,
+)
 from agent_env.environments.readiness import alive, listening
 from agent_env.environments.records import DATABASE, GATEWAY
 from agent_env.environments.servicedb import deploy_database_apart
@@ -51,15 +60,10 @@ async def deploy_apart(plan: DeployPlan, making: Making) -> Standing:
             hint="deploy it with 'local'",
         )
     capabilities = await making.capabilities()
-    if wants_database(plan) and not capabilities.on_this_machine:
-        raise UnsupportedError(
-            f"environment {plan.env_id!r} has a database, whose servers reach it over this machine's loopback, and the sandboxes of "
-            f"{making.sandbox_provider!r} are elsewhere",
-            concerns=plan.env_id,
-            hint="deploy it with 'local', or 'rootfs'",
-        )
-    own_network = capabilities.own_network
-    return await _Apart(plan, making, own_network).stand()
+    apart = _Apart(plan, making, capabilities.own_network, capabilities.on_this_machine)
+    if wants_database(plan):
+        apart.refuse_database_elsewhere()
+    return await apart.stand()
 
 
 @dataclass
@@ -67,16 +71,30 @@ class _Apart:
     plan: DeployPlan
     making: Making
     own_network: bool
+    on_this_machine: bool
+    said: dict[str, ImageSays] = field(default_factory=dict)
     parts: dict[str, DeployedPart] = field(default_factory=dict)
     with_card: set[str] = field(default_factory=set)
     sandbox_type: str = ""
     database: DeployedPart | None = None
     ports: Iterator[int] = field(default_factory=lambda: filter(is_free, candidates()))
 
+    def refuse_database_elsewhere(self) -> None:
+        """Raises `UnsupportedError` where servers can't reach a database."""
+        if not self.on_this_machine:
+            raise UnsupportedError(
+                f"environment {self.plan.env_id!r} has a database, whose servers reach it over this machine's loopback, and the sandboxes "
+                f"of {self.making.sandbox_provider!r} are elsewhere",
+                concerns=self.plan.env_id,
+                hint="deploy it with 'local', or 'rootfs'",
+            )
+
     async def stand(self) -> Standing:
         plan = self.plan
         image = await gateway_source(plan, self.making)
-        if wants_database(plan):
+        await together(self._look(server) for server in plan.servers)
+        if needs_database(plan, self.said.values()):
+            self.refuse_database_elsewhere()
             self.making.tell("starting the database")
             names, port = [server.name for server in plan.servers], self._port(DATABASE_PORT)
             source = plan.database.get("db") or self.making.settings.database_image
@@ -102,8 +120,14 @@ class _Apart:
 
     # servers
 
+    async def _look(self, server: ServerPlan) -> None:
+        """What its image says, where the provider of sandboxes can tell."""
+        name, config = name_of(server.image), await self.making.image_config(server.image)
+        labels, exposed = (config.labels, config.exposed_ports) if config is not None else ({}, ())
+        self.said[server.name] = says(name, labels=labels, exposed=exposed, name=name)
+
     async def _server(self, server: ServerPlan) -> None:
-        making, port = self.making, self._port(DOOR)
+        making, port = self.making, self._port(self.said[server.name].port)
         wanted = SandboxWanted(
             server.name,
             mode="container",
@@ -163,7 +187,9 @@ class _Apart:
         agents, control = self._port(AGENT_DOOR), self._port(DOOR)
         ways = self._ways()
         reads = {GATEWAY_DATABASE: self._database_url(self.database, READER)} if self.database is not None else {}
-        servers: list[Mapping[str, object]] = [{"name": name, "url": f"http://{LOOPBACK}:{port}"} for name, (port, _) in ways.items()]
+        servers: list[Mapping[str, object]] = [
+            {"name": name, "url": f"http://{LOOPBACK}:{port}", "mcp_path": self.said[name].mcp_path} for name, (port, _) in ways.items()
+        ]
         wanted = SandboxWanted(
             GATEWAY,
             mode="container",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from agent_env.documents.records import DeployedPart
 from agent_env.environments.contract import DOOR, DeployPlan, Making, ServerPlan
 from agent_env.environments.records import GATEWAY
 from agent_env.environments.website import backend_name
-from agent_env.errors import EngineRefusedError, UnsupportedError
+from agent_env.errors import EngineRefusedError, UnsupportedError, UserError
 from agent_env.places import Shape
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ DATABASE_LABEL = "agentenv.database"
 """Of a server's image: `postgres` says that it keeps its data in the environment's database."""
 PATH_LABEL = "agentenv.mcp-path"
 """Of a server's image: where a server without a card speaks MCP."""
+_POSTGRES = "postgres"
+_PATH = re.compile(r"/?[\w.~!$&'()*+,;=:@%-]+(?:/[\w.~!$&'()*+,;=:@%-]+)*/?|/", re.ASCII)
+"""A URL's path (RFC 3986, 3.3), without empty segments; its first slash may be left out."""
+_HIGHEST_PORT = 65535
 LOCAL_POSTGRES = "local_postgres"
 
 
@@ -54,18 +59,43 @@ class Standing:
     urls: dict[str, str] = field(default_factory=dict)
 
 
-async def image_says(engine: Engine, image_id: str) -> ImageSays:
-    """What an image of an engine says about the server in it.
+def says(image: str, *, labels: Mapping[str, str], exposed: Iterable[str], name: str) -> ImageSays:
+    """What an image's configuration says about the server in it.
 
     A server listens where the wire says, unless its image exposes another port and not that one.
+
+    Args:
+        image: How containers are made of it: an id, or a name.
+        labels: Its labels.
+        exposed: Its exposed ports, such as `8000/tcp`; without a protocol it is TCP.
+        name: What people call it.
+
+    Raises:
+        UserError: It says something that can't be used; all of it at once.
     """
+    problems = []
+    ports = {text.partition("/")[0] for text in exposed if text.partition("/")[2] in {"", "tcp"}}
+    if wrong := sorted(port for port in ports if not (port.isascii() and port.isdecimal() and 0 < int(port) <= _HIGHEST_PORT)):
+        problems.append(f"exposes {', '.join(map(repr, wrong))}, which is no port")
+    path, database = labels.get(PATH_LABEL), labels.get(DATABASE_LABEL)
+    if path is not None and not _PATH.fullmatch(path):
+        problems.append(f"has the label {PATH_LABEL}={path!r}, which is no path")
+    if database not in {None, _POSTGRES}:
+        problems.append(f"has the label {DATABASE_LABEL}={database!r}, and there is only {_POSTGRES!r}")
+    if problems:
+        hint = "build the image again with labels and ports that can be used, or without them"
+        raise UserError(f"the image {name} {', and '.join(problems)}", concerns=name, hint=hint)
+    numbers = sorted(map(int, ports))
+    port = numbers[0] if len(numbers) == 1 else DOOR
+    return ImageSays(image, port, path, database is not None)
+
+
+async def image_says(engine: Engine, image_id: str, name: str) -> ImageSays:
+    """The same of an image of an engine."""
     async with engine.asking("looking at an image", missing=EngineRefusedError, concerns=image_id) as docker:
         found: dict[str, Any] = await docker.images.inspect(image_id)
     config = found.get("Config") or {}
-    exposed = sorted({int(text.partition("/")[0]) for text in config.get("ExposedPorts") or () if text.endswith("/tcp")})
-    labels = config.get("Labels") or {}
-    port = exposed[0] if len(exposed) == 1 and DOOR not in exposed else DOOR
-    return ImageSays(image_id, port, labels.get(PATH_LABEL), labels.get(DATABASE_LABEL) == "postgres")
+    return says(image_id, labels=config.get("Labels") or {}, exposed=config.get("ExposedPorts") or (), name=name)
 
 
 def refuse_elsewhere(plan: DeployPlan, making: Making, capabilities: Capabilities) -> None:
@@ -154,7 +184,7 @@ def website_entry(name: str, backend: str, frontend: str) -> Mapping[str, object
 async def have_image(making: Making, sandbox_id: str, image: ImageSource) -> ImageSays:
     """Has a server's image present, and asks what it says."""
     image_id = await making.image(sandbox_id, image)
-    return await image_says(await making.engine(sandbox_id), image_id)
+    return await image_says(await making.engine(sandbox_id), image_id, image if isinstance(image, str) else str(image.name))
 
 
 def backend_url(name: str, port: int) -> str:

@@ -15,6 +15,7 @@ from agent_env.documents.network import NetworkMode
 from agent_env.errors import SandboxNotFoundError, UnsupportedError, UserError
 from agent_env.images import ImageStore, OnProgress
 from agent_env.images.oci.location import Location
+from agent_env.images.oci.manifests import ImageConfig
 from agent_env.images.oci.store import UnpackedImage
 from agent_env.keeper.policy import policy_problems
 from agent_env.places import Shape
@@ -77,8 +78,12 @@ class RootfsProvider(Confining):
 
     async def prepare_image(self, name: str, tell: OnProgress) -> None:
         """Has an image unpacked before a sandbox is made of it. See `contract.PreparesImages`."""
+        await self.image_config(name, tell)
+
+    async def image_config(self, name: str, tell: OnProgress) -> ImageConfig:
+        """What an image says of itself, unpacked where it was not. See `reading.ReadsImages`."""
         async with self._images(name) as store:
-            await store.unpacked(name, tell=tell)
+            return (await store.unpacked(name, tell=tell)).config
 
     async def create(self, spec: SandboxSpec) -> RootfsSandbox:
         """Makes the sandbox; a failure or a cancellation leaves nothing behind.
