@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from agent_env import keeper
@@ -15,7 +14,7 @@ from agent_env.documents.network import NetworkMode
 from agent_env.documents.records import DeployedContainer, DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine.image_progress import ImageProgress
-from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL
+from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, seconds_left
 from agent_env.engine.sandbox_records import CONTAINER_ID, SECRETS
 from agent_env.engine.sandboxes import Held
 from agent_env.engine.shared import Shared
@@ -188,7 +187,7 @@ class _Start:
             hold=request.hold,
             env=request.env,
             secrets=request.secrets,
-            ttl_seconds=self._seconds_left(labels),
+            ttl_seconds=seconds_left(labels, self.shared.clock),
             cpu=float(limits.get("cpu") or 0.0),
             memory_bytes=int(limits.get("memory") or 0),
             processes=int(limits.get("processes") or 0),
@@ -199,14 +198,6 @@ class _Start:
             mounts=await self._mounts(engine, labels),
             privileges=privileges,
         )
-
-    def _seconds_left(self, labels: Mapping[str, str]) -> float:
-        """It ends when its sandbox does."""
-        expires = labels.get(EXPIRES_LABEL)
-        if not expires:
-            return 0.0
-        left = datetime.fromisoformat(expires.replace("Z", "+00:00")) - self.shared.clock.now()
-        return max(left.total_seconds(), 1.0)
 
     async def _network(self, engine: Engine, name: str | None, labels: Mapping[str, str]) -> str:
         """The engine's network that a name of the task means. A container reaches no more than its sandbox may."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,15 @@ class Installation:
         from agent_env.images.opening import keyring_of
 
         return keyring_of(self.config, environ=os.environ, seen=seen)
+
+
+def seconds_left(labels: Mapping[str, str], clock: Clock) -> float:
+    """Until a sandbox ends, and all that is beside it, as its labels say; 0 where they don't."""
+    expires = labels.get(EXPIRES_LABEL)
+    if not expires:
+        return 0.0
+    left = datetime.fromisoformat(expires.replace("Z", "+00:00")) - clock.now()
+    return max(left.total_seconds(), 1.0)
 
 
 def installation_of(config: Config) -> Installation:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from agent_env import keeper
 from agent_env.documents.updates import Json
 from agent_env.engine.containers import images_on
 from agent_env.engine.image_progress import ImageProgress
-from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL
+from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, seconds_left
 from agent_env.engine.sandbox_records import CONTAINER_ID, SECRETS
 from agent_env.engine.sandboxes import Held
 from agent_env.engine.shared import Shared
@@ -223,7 +222,7 @@ class RunMaking:
             restart=wanted.restart,
             env=wanted.env,
             secrets={**wanted.secrets, **wanted.kept},
-            ttl_seconds=self._seconds_left(labels),
+            ttl_seconds=seconds_left(labels, self.clock),
             cpu=wanted.cpu or float(limits.get("cpu") or 0.0),
             memory_bytes=wanted.memory_bytes or int(limits.get("memory") or 0),
             processes=int(limits.get("processes") or 0),
@@ -233,14 +232,6 @@ class RunMaking:
             ports=tuple(wanted.ports),
             privileges=Privileges(privileged=wanted.privileged),
         )
-
-    def _seconds_left(self, labels: Mapping[str, str]) -> float:
-        """It ends when its sandbox does."""
-        expires = labels.get(EXPIRES_LABEL)
-        if not expires:
-            return 0.0
-        left = datetime.fromisoformat(expires.replace("Z", "+00:00")) - self.clock.now()
-        return max(left.total_seconds(), 1.0)
 
     async def _own_network(self, engine: Engine, sandbox_id: str, name: str, labels: Mapping[str, str]) -> str:
         from agent_env.containers.networks import own_network
