@@ -48,4 +48,6 @@ def test_a_whole_bundle_in_the_place_of_an_entry_leads_to_its_entries(bundle: Pa
 
 def test_an_unknown_name_leads_to_a_near_one_or_to_all(stores: Stores) -> None:
     assert unknown_name(BundleKind.AGENT, "scriptd", stores).hint == "did you mean 'scripted'?"
+    assert unknown_name(BundleKind.ENV, "errand", stores).hint == "did you mean 'errand:office'?"
+    assert unknown_name(BundleKind.ENV, "office", stores).hint == "did you mean 'errand:office'?"
     assert "or one of mail" in str(unknown_name(BundleKind.ENV, "nope", stores).hint)

@@ -306,17 +306,17 @@ def test_without_a_terminal_what_takes_long_has_a_line_now_and_then(capsys: pyte
     watcher.begin("run-1", "tasks/a.json")
     for seconds, kind, said in (
         (0, "step_started", "building"),
-        (4, "step_progress", "step 1 of 9"),
-        (6, "step_progress", "step 2\nof 9"),
-        (1, "step_progress", "step 3 of 9"),
-        (9, "step_progress", "step 4 of 9"),
+        (4, "step_progress", "exporting"),
+        (6, "step_progress", "exporting\nmail"),
+        (1, "step_progress", "exporting"),
+        (9, "step_progress", "exporting notes"),
         (1, "step_done", "built"),
         (9, "step_progress", "of another step"),
     ):
         clock.seconds += seconds
-        watcher.on_event(Event("run-1", 1, "now", kind, "agent", {"message": said, "summary": said}))
+        watcher.on_event(Event("run-1", 1, "now", kind, "agent", {"message": said, "summary": said, "done": 2, "total": 3}))
     assert capsys.readouterr().err.splitlines() == [
-        "[tasks/a.json] agent: step 2 of 9",
-        "[tasks/a.json] agent: step 4 of 9",
-        "[tasks/a.json] agent: built",
+        "[tasks/a.json] agent: exporting mail 2 of 3",
+        "[tasks/a.json] agent: exporting notes 2 of 3",
+        "[tasks/a.json] 1/3 agent: built",
     ]

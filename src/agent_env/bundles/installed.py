@@ -120,6 +120,23 @@ def aliases_of(bundles: Sequence[Installed]) -> Mapping[str, Mapping[str, str]]:
     return {table: dict(_settled(of)) for table, of in claims.items()}
 
 
+def entries_of(bundles: Sequence[Installed], folder: str) -> list[tuple[str, Installed]]:
+    """`BUNDLE:NAME` of everything of one kind, with the bundle that has it.
+
+    Args:
+        bundles: Where it is looked for.
+        folder: What bundles call the kind's folder: `agents`, `envs`.
+    """
+    below = [(bundle, bundle.folder / folder) for bundle in bundles]
+    return [
+        (f"{bundle.name}:{path.name}", bundle)
+        for bundle, root in below
+        if root.is_dir()
+        for path in sorted(root.iterdir())
+        if path.is_dir()
+    ]
+
+
 def _settled(claims: Mapping[str, Sequence[tuple[bool, str]]]) -> list[tuple[str, str]]:
     settled = []
     for alias, claimants in claims.items():

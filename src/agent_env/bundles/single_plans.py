@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from agent_env.bundles.entries import EntryReader
-from agent_env.bundles.installed import aliases_of, find_bundle, installed_bundles
+from agent_env.bundles.installed import aliases_of, entries_of, find_bundle, installed_bundles
 from agent_env.bundles.lookups import PlanStores, alias_of
 from agent_env.bundles.model import KINDS, Bundle, BundleKind, Entry
 from agent_env.bundles.neighbours import Neighbours
@@ -88,8 +88,11 @@ def bundle_of(kind: BundleKind, text: str) -> str | None:
 
 def unknown_name(kind: BundleKind, text: str, stores: PlanStores) -> NotFoundError:
     """What is said of a name that is no folder, no entry of a bundle, no alias and no stored id."""
-    aliases = [*aliases_of(installed_bundles()).get(KINDS[kind].folder, {})]
-    meant = near(text, [*aliases, *stores.documents.ids(KINDS[kind].collection)])
+    bundles = installed_bundles()
+    aliases = [*aliases_of(bundles).get(KINDS[kind].folder, {})]
+    entries = [name for name, _ in entries_of(bundles, KINDS[kind].folder)]
+    whole = next((name for name in entries if text in name.split(":")), None)
+    meant = whole or near(text, [*aliases, *entries, *stores.documents.ids(KINDS[kind].collection)])
     there = f"BUNDLE:NAME, a folder, or one of {', '.join(sorted(aliases))}" if aliases else "BUNDLE:NAME, or a folder"
     message = f"there is no folder, bundle's {_CALLED[kind]} or alias {text!r}"
     return NotFoundError(message, concerns=text, hint=f"did you mean {meant!r}?" if meant else there)

@@ -142,14 +142,11 @@ def _whats(folder: str) -> Callable[[click.Context, str], Iterator[Word]]:
     """What can be deployed of a kind, beside folders: aliases and entries of installed bundles, and stored ids."""
 
     def words(ctx: click.Context, incomplete: str) -> Iterator[Word]:
-        from agent_env.bundles.installed import aliases_of, installed_bundles
+        from agent_env.bundles.installed import aliases_of, entries_of, installed_bundles
 
         bundles = installed_bundles()
         yield from aliases_of(bundles).get(folder, {}).items()
-        for bundle in bundles:
-            below = bundle.folder / folder
-            names = sorted(path.name for path in below.iterdir() if path.is_dir()) if below.is_dir() else []
-            yield from ((f"{bundle.name}:{name}", bundle.distribution) for name in names)
+        yield from ((name, bundle.distribution) for name, bundle in entries_of(bundles, folder))
         yield from _ids_of(folder)(ctx, incomplete)
 
     return words

@@ -82,7 +82,7 @@ class Silent:
                 run.now[event.step_id or ""] = str(payload.get("type") or "")
                 run.steps = int(payload.get("total") or run.steps)
             case "step_progress":
-                run.now[event.step_id or ""] = str(payload.get("message") or "")
+                run.now[event.step_id or ""] = _progress_text(payload)
             case "step_done" | "step_failed" | "step_retried":
                 run.now.pop(event.step_id or "", None)
                 run.done += event.kind == "step_done"
@@ -120,6 +120,13 @@ class Lines(Silent):
             self._told[run.run_id] = now
         if text:
             note(text)
+
+
+def _progress_text(payload: Mapping[str, Any]) -> str:
+    """What a step says of itself, and how far it is where it counts."""
+    said, done, total = str(payload.get("message") or ""), payload.get("done"), payload.get("total")
+    counted = f"{done} of {total}" if total and done is not None else str(total) if total else ""
+    return f"{said} {counted}".strip()
 
 
 def _line(run: Running, event: Event) -> str | None:
