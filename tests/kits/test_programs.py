@@ -167,9 +167,15 @@ async def test_cancelling_ends_everything_that_the_turn_started_also_what_left_i
 
 
 async def test_a_turn_that_takes_too_long_is_ended_with_its_last_words(tmp_path: Path) -> None:
+    said: list[str] = []
     async with serve_agent_here(fake(tmp_path)) as client:
-        task = await client.prompt("hang", config={**MODEL, "timeout_seconds": within(1.0)})
-    assert (ending(task).error_code, ending(task).text) == ("agent.timeout", "I begin")
+        for seconds in (1.0, 8.0, within(30.0)):  # a busy machine may start the program too late to hear a word of it
+            end = ending(await client.prompt("hang", config={**MODEL, "timeout_seconds": seconds}))
+            assert end.error_code == "agent.timeout"
+            said.append(end.text)
+            if said[-1]:
+                break
+    assert said[-1] == "I begin"
 
 
 async def test_what_a_turn_left_running_goes_on_and_is_not_waited_for(tmp_path: Path) -> None:
