@@ -9,6 +9,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
@@ -42,6 +43,7 @@ _REFERENCE = r"(?s)(?P<name>(?:env|secret):[^?\s]+)(?P<default>\?.*)?"
 T = TypeVar("T")
 
 
+@lru_cache(maxsize=1024)
 def is_secret_key(key: str) -> bool:
     """A key whose text values are secrets wherever they appear (`api_key`, `password`, `Authorization` …)."""
     return re.search(_SECRET_KEY, _folded(key)) is not None
@@ -134,9 +136,11 @@ class Redactor:
         match value:
             case str():
                 return self._text.sub(MASK, value) if self._text is not None else value
+            case None | int() | float():
+                return value
             case bytes():
                 return self._bytes.sub(MASK.encode(), value) if self._bytes is not None else value
-            case Mapping():
+            case dict() | Mapping():
                 made = {self._redacted(key): self._member(key, member) for key, member in value.items()}
                 same = len(made) == len(value) and all(
                     k1 is k2 and a is b for (k1, a), (k2, b) in zip(made.items(), value.items(), strict=True)

@@ -49,11 +49,14 @@ class FrozenList(list[Json]):
         return list, (self.__deepcopy__({}),)
 
 
+_FROZEN = (FrozenDict, FrozenList, str, int, float)
+
+
 def frozen(value: Json) -> Json:
     """The value as frozen JSON; what is frozen already is shared, not copied."""
-    if isinstance(value, FrozenDict | FrozenList):
+    if value is None or isinstance(value, _FROZEN):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):  # what is nearly always one is asked first: of the other, Python asks at length
         return FrozenDict({key: frozen(below) for key, below in value.items()})
     if isinstance(value, list | tuple):
         return FrozenList(map(frozen, value))

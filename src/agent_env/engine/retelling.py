@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from agent_env.broker.contract import Role, grant_id, spelled_token
 from agent_env.engine.installation import Installation
 from agent_env.errors import AgentEnvError
 from agent_env.stores.secrets import Secrets
+
+if TYPE_CHECKING:
+    from agent_env.broker.contract import Role
 
 _AGENT, _MODELS = "derived:agent:", "derived:models:"
 """No reference of a document begins so, and `Secrets.resolve` knows neither: a task can't name another agent's token."""
@@ -42,6 +45,7 @@ def models_reference(holder: str, role: Role) -> str:
 def models_token(installation: Installation, run_id: str, holder: str, role: Role) -> tuple[str, str]:
     """The id of a holder's grant, and what the broker lets it in by."""
     from agent_env.broker.broker import proof_of
+    from agent_env.broker.contract import grant_id, spelled_token
 
     named = grant_id(run_id, holder, role)
     return named, spelled_token(named, proof_of(installation.key, run_id, named))

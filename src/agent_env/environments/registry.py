@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from agent_env.environments.contract import EnvironmentProvider
 from agent_env.errors import ConfigError, UnsupportedError, UserError
+
+if TYPE_CHECKING:
+    from agent_env.environments.contract import EnvironmentProvider
 
 GROUP = "agent_env.env_providers"
 """Entry-point group: a class that is made without arguments, whose `type` is the entry's name."""

@@ -7,14 +7,17 @@ whole had to be given up, so it has no effect but on the database.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import ConfigError, InternalError, StorageError
 from agent_env.stores.connection import AbortedError, Backend, Connection, Session
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _TRIES = 5
@@ -82,7 +85,7 @@ class Database:
     def write(self, fn: Callable[[Connection], T]) -> T:
         """Runs `fn` in a transaction of its own on the writer thread and returns once it is durable."""
         done = threading.Event()
-        job = _Job(fn, lambda _: done.set())
+        job = _Job(fn, done.set)
         self._submit(job)
         done.wait()
         return job.outcome()
@@ -101,18 +104,14 @@ class Database:
             if not done.done():
                 done.set_result(None)
 
-        def deliver(_: _Job[T]) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle)
-
-        job = _Job(fn, deliver)
+        job = _Job(fn, settle, loop)
         self._submit(job)
         await done
         return job.outcome()
 
     def submit(self, fn: Callable[[Connection], Any]) -> None:
         """Hands a write over without waiting for it. Its failure is only seen by whoever looks for what it wrote."""
-        self._submit(_Job(fn, lambda _: None))
+        self._submit(_Job(fn, _nobody))
 
     def close(self) -> None:
         """Commits what was handed over, then gives every connection up. Closing twice is harmless."""
@@ -178,13 +177,15 @@ class Database:
 class _Job(Generic[T]):
     """One write that somebody waits for."""
 
-    __slots__ = ("_deliver", "error", "fn", "result")
+    __slots__ = ("error", "fn", "loop", "result", "settle")
 
-    def __init__(self, fn: Callable[[Connection], T], deliver: Callable[[_Job[T]], None]) -> None:
+    def __init__(self, fn: Callable[[Connection], T], settle: Callable[[], None], loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.fn = fn
         self.result: T | None = None
         self.error: BaseException | None = None
-        self._deliver = deliver
+        self.settle = settle
+        """Tells whoever waits; called in the writer thread, or by the event loop that he waits in."""
+        self.loop = loop
 
     def run(self, connection: Connection) -> bool:
         """Runs it and keeps how it ended. Returns whether its changes stand.
@@ -201,10 +202,6 @@ class _Job(Generic[T]):
             self.error = error
         return self.error is None
 
-    def deliver(self) -> None:
-        """Tells whoever waits."""
-        self._deliver(self)
-
     def outcome(self) -> T:
         """What it returned, or its error."""
         if self.error is not None:
@@ -215,8 +212,8 @@ class _Job(Generic[T]):
 class _Writer:
     """The one thread that writes.
 
-    A batch is what waits: it is never held open for more to come, and never longer than `group_commit_seconds`. The first write of
-    a batch needs no savepoint: when it fails, the transaction simply begins again.
+    A batch is what waits: it is never held open for more to come, and never longer than `group_commit_seconds`. No write has a savepoint:
+    when the first one fails, the transaction simply begins again, and when a later one does, which is rare, each is done alone.
     """
 
     def __init__(self, backend: Backend, limits: Limits, clock: Clock) -> None:
@@ -252,8 +249,7 @@ class _Writer:
                 self._give_up()
                 for each in jobs:
                     each.error = error
-            for each in jobs:
-                each.deliver()
+            _deliver(jobs)
         self._drop()
 
     def _together(self, jobs: list[_Job[Any]]) -> None:
@@ -265,7 +261,7 @@ class _Writer:
                 raise error.cause from error.cause.__cause__
             self._give_up()
             self._each_alone(jobs)
-        except AbortedError:
+        except (AbortedError, _SpoiltError):
             self._give_up()
             self._each_alone(jobs)
 
@@ -277,10 +273,8 @@ class _Writer:
         ends = self._clock.monotonic() + self._limits.group_commit_seconds
         while (job := self._next(ends)) is not None:
             jobs.append(job)
-            session.execute("SAVEPOINT waiting")
             if not job.run(session):
-                session.execute("ROLLBACK TO SAVEPOINT waiting")
-            session.execute("RELEASE SAVEPOINT waiting")
+                raise _SpoiltError
         try:
             self._commit(session)
         except AbortedError as error:
@@ -347,6 +341,32 @@ class _Writer:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _nobody() -> None:
+    """Nobody waits."""
+
+
+def _deliver(jobs: Iterable[_Job[Any]]) -> None:
+    """Tells whoever waits. An event loop is woken once, however many wait in it: to wake it costs more than a small write."""
+    waiting: dict[asyncio.AbstractEventLoop, list[_Job[Any]]] = {}
+    for job in jobs:
+        if job.loop is None:
+            job.settle()
+        else:
+            waiting.setdefault(job.loop, []).append(job)
+    for loop, settled in waiting.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, settled)
+
+
+def _settle(jobs: Iterable[_Job[Any]]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+class _SpoiltError(Exception):
+    """A write failed after others of its transaction."""
 
 
 class _CommitError(Exception):
