@@ -10,13 +10,13 @@
 
 #include "helper.h"
 
-#define CREDIT_STEP (IN_WINDOW / 4)
 #define WORKER_GRACE_MS 500      /* a file worker removes its half-written file and goes */
 #define SUPERVISOR_WAKE_MS 300   /* a supervisor that hostile code stopped is woken, */
 #define SUPERVISOR_END_MS 700    /* then ended: its orphans come to us */
 #define TELL_ANYWAY_MS 1000      /* a process in an uninterruptible wait must not keep the answer back */
 #define STOPS_MAX 100            /* so often a supervisor is woken before its command counts as an attack */
 #define AGAIN_MS 200             /* before a command that was killed is started again */
+#define STATUSES_MAX 4           /* a supervisor tells that it is there, that its command runs or failed, and how it ended */
 #define DYING_MS 100             /* thousands that were killed take their time */
 
 static uint8_t scratch[CHUNK];
@@ -60,6 +60,13 @@ static void close_pipes(struct pipes *p)
     close_pair(p->err);
     close_pair(p->result);
     close_pair(p->status);
+}
+
+/* Fewer turns a megabyte; where the kernel grants no more room, the pipe stays as it is. */
+static void widen(const struct pipes *p)
+{
+    fcntl(p->in[1], F_SETPIPE_SZ, FILES_PIPE);
+    fcntl(p->out[0], F_SETPIPE_SZ, FILES_PIPE);
 }
 
 static bool open_pipes(struct pipes *p, bool wants_in, bool wants_result)
@@ -124,6 +131,7 @@ static void cmd_settings(struct cmd *cmd, struct span payload, uint16_t program)
     cmd->deadline_ms = timeout && timeout < NEVER - g.now_ms ? g.now_ms + timeout : NEVER;
     cmd->kill_ms = NEVER;
     cmd->window = cmd->credit = tlv_u64(payload, K_WINDOW, 0);
+    cmd->in_window = IN_WINDOW;
     cmd->rejoin = tlv_u64(payload, K_REJOIN, 0);
     cmd->out[0].limit = tlv_u64(payload, K_LIMIT_OUT, NEVER);
     cmd->out[1].limit = tlv_u64(payload, K_LIMIT_ERR, NEVER);
@@ -151,7 +159,9 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     if (!cmd) return exec_failed(c, stream, W_RESOURCES, EAGAIN);
     score_restore();
     if (wants_result) hush_begin(cmd);
-    int pid = open_pipes(&p, wants_in, wants_result) ? spawn(type, payload, &p) : -1;
+    bool open = open_pipes(&p, wants_in, wants_result);
+    if (open && type == F_FILES) widen(&p);
+    int pid = open ? spawn(type, payload, &p) : -1;
     if (pid < 0) {
         int error = errno;
         close_pipes(&p);
@@ -163,6 +173,7 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     cmd->serial = c->serial;
     cmd->stream = stream;
     cmd->worker = type != F_EXEC;
+    cmd->files = type == F_FILES;
     cmd->supervisor = pid;
     cmd_settings(cmd, payload, K_ARG);
     if (!wants_in) close_pair(p.in), p.in[0] = p.in[1] = -1;
@@ -323,23 +334,24 @@ void exec_started(struct cmd *cmd)
 
 static void read_status(struct cmd *cmd)
 {
-    struct status s;
-    ssize_t n;
-    while (cmd->status.fd >= 0 && (n = read(cmd->status.fd, &s, sizeof s)) == sizeof s) {
-        if (s.kind == S_SUPERVISED) {
-            cmd->supervisor = s.a;
-        } else if (s.kind == S_STARTED && !cmd->failed) {
-            cmd->main_pid = s.a;
+    struct status told[STATUSES_MAX];
+    ssize_t n = cmd->status.fd < 0 ? -1 : read(cmd->status.fd, told, sizeof told);
+    for (size_t i = 0; n > 0 && i < (size_t)n / sizeof *told; i++) {
+        const struct status *s = &told[i];
+        if (s->kind == S_SUPERVISED) {
+            cmd->supervisor = s->a;
+        } else if (s->kind == S_STARTED && !cmd->failed) {
+            cmd->main_pid = s->a;
             exec_started(cmd);
-        } else if (s.kind == S_FAILED) {
+        } else if (s->kind == S_FAILED) {
             cmd->failed = cmd->exited = true;
-            cmd->ending = s;
-        } else if (s.kind == S_EXITED && !cmd->failed) {
-            cmd->ending = s;
+            cmd->ending = *s;
+        } else if (s->kind == S_EXITED && !cmd->failed) {
+            cmd->ending = *s;
             ended(cmd);
         }
     }
-    if (cmd->status.fd >= 0 && n == 0) supervisor_gone(cmd);
+    if (n == 0) supervisor_gone(cmd);
 }
 
 void exec_reaped(int pid)
@@ -424,7 +436,7 @@ static void pump_in(struct cmd *cmd)
         buf_take(b, (size_t)n);
     }
     cmd->in_credit += passed;
-    if (cmd->in_credit >= CREDIT_STEP && cmd->conn) {
+    if (cmd->in_credit >= cmd->in_window / 4 && cmd->conn) {
         uint8_t p[8];
         put64(p, cmd->in_credit);
         conn_send(cmd->conn, F_CREDIT, cmd->stream, p, sizeof p);
@@ -439,7 +451,11 @@ bool exec_stdin(struct cmd *cmd, struct span data)
     struct buf *b = &cmd->pending;
     cmd->in_total += data.len;
     if (!data.len || cmd->in.fd < 0 || cmd->in_eof) return true;
-    if (b->len - b->off + data.len > IN_WINDOW) return false;
+    if (b->len - b->off + data.len > cmd->in_window) return false;
+    if (cmd->files && cmd->in_window < FILES_WINDOW && cmd->in_total > IN_WINDOW / 2) {
+        cmd->in_credit += FILES_WINDOW - cmd->in_window;
+        cmd->in_window = FILES_WINDOW;
+    }
     uint8_t *p = buf_room(b, data.len);
     if (!p) return false;
     memcpy(p, data.data, data.len);

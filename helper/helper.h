@@ -20,6 +20,8 @@
 #define MAX_CONNECTIONS 64
 #define MAX_COMMANDS 4096
 #define IN_WINDOW (128u << 10)      /* bytes of standard input that a caller may send ahead */
+#define FILES_WINDOW (1u << 20)     /* the same of file work, once it is seen to be large */
+#define FILES_PIPE (256u << 10)     /* what the pipes of file work hold: fewer turns a megabyte */
 #define OUT_HIGH (256u << 10)       /* above this much unsent output the pipes are left alone */
 #define OUT_STOP (1u << 20)         /* above this much no further request is read from that caller */
 #define CHUNK (64u << 10)
@@ -76,7 +78,7 @@ struct cmd {
     struct conn *conn;              /* NULL once nobody listens: its owner left, or its ending was told */
     uint32_t stream;
     bool worker;                    /* file work or a TCP stream: no attempt, not in the ledger */
-    bool want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry, again;
+    bool files, want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry, again;
     int stops, supervisor, main_pid;       /* 0: not yet, or no longer */
     struct watch in, status;
     struct buf pending;             /* standard input that the pipe did not take yet */
@@ -85,7 +87,7 @@ struct cmd {
     uint64_t rejoin, serial;        /* the number by which its caller may come back for it, or 0; the last connection that he came by */
     uint64_t held_ms;               /* until when a caller that went is waited for, or 0 */
     struct log log;                 /* output that the caller has not said to have */
-    uint64_t window, credit, in_total, in_credit, started_us, deadline_ms, grace_ms, kill_ms, kill_began_ms, sweep_ms, hush_ms;
+    uint64_t window, credit, in_window, in_total, in_credit, started_us, deadline_ms, grace_ms, kill_ms, kill_began_ms, sweep_ms, hush_ms;
     struct status ending;
     char attempt[ATTEMPT_MAX + 1], argv0[ARGV0_MAX];
 };
@@ -115,6 +117,7 @@ extern struct state g;
 /* wire.c */
 uint8_t *buf_room(struct buf *b, size_t want);
 void buf_take(struct buf *b, size_t count);
+void buf_shrink(struct buf *b, size_t most);
 void buf_free(struct buf *b);
 uint32_t get32(const uint8_t *p);
 uint64_t get64(const uint8_t *p);

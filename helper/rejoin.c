@@ -61,6 +61,7 @@ static void log_keep(struct log *log, uint64_t most)
         put32(frame + cut, (uint32_t)(length - cut + 5));
         frame[cut + 4] = type;
     }
+    buf_shrink(frames, 2 * CHUNK);
 }
 
 static void log_tell(const struct log *log, struct conn *c, uint32_t stream)

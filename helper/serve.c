@@ -22,6 +22,7 @@
 #define CONFIG_MAX (1u << 20)
 #define CAP_SYS_PTRACE_BIT 19
 #define STRAY_MS 5
+#define STREAM_MOST (2 * OUT_HIGH) /* what a buffer that output streams through grows to */
 #define RESET_ON_FORK 1           /* SCHED_FLAG_RESET_ON_FORK */
 #define TURN_NS 100000            /* the least that the kernel takes */
 
@@ -145,9 +146,21 @@ static void conn_flush(struct conn *c)
     watch_set(&c->watch, (unsent(c) < OUT_STOP ? EPOLLIN : 0) | (unsent(c) ? EPOLLOUT : 0));
 }
 
+/* What a caller's transfers needed of memory is given back when the last of them is over; more than they need, at once. */
+static void conn_shrink(struct conn *c)
+{
+    size_t most = 2 * CHUNK;
+    if (c->in.cap <= most && c->out.cap <= most) return;
+    for (struct cmd *cmd = g.cmds; cmd && most < STREAM_MOST; cmd = cmd->next)
+        if (cmd->conn == c && !cmd->dead) most = STREAM_MOST;
+    buf_shrink(&c->in, most);
+    buf_shrink(&c->out, most);
+}
+
 static void conns_tend(void)
 {
     for (struct conn *c = g.conns; c; c = c->next) {
+        conn_shrink(c);
         if (!c->dead && !c->greeted && g.now_ms - c->opened_ms > HELLO_MS) conn_end(c);
         if (!c->dead && (unsent(c) || c->closing || (g.parting && !c->parted))) conn_flush(c);
     }

@@ -27,10 +27,13 @@ uint8_t *buf_room(struct buf *b, size_t want)
 void buf_take(struct buf *b, size_t count)
 {
     b->off += count;
-    if (b->off == b->len) {
-        b->off = b->len = 0;
-        if (b->cap > 2 * CHUNK) buf_free(b);
-    }
+    if (b->off == b->len) b->off = b->len = 0;
+}
+
+/* Gives up the memory of a buffer that is empty and was large once: what streams through it would otherwise have it mapped anew each time. */
+void buf_shrink(struct buf *b, size_t most)
+{
+    if (b->off == b->len && b->cap > most) buf_free(b);
 }
 
 void buf_free(struct buf *b)

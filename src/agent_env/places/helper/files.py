@@ -305,12 +305,12 @@ class _Batch:
 
     def __init__(self, work: FileWork) -> None:
         self._work = work
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._size = 0
 
-    async def add(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._size += len(data)
+    async def add(self, kind: Record, index: int, payload: bytes | memoryview) -> None:
+        self._pieces += (HEAD.pack(5 + len(payload), kind, index), payload)
+        self._size += HEAD.size + len(payload)
         if self._size >= protocol.CHUNK:
             await self.flush()
 
@@ -327,15 +327,15 @@ def _sending(uploads: Sequence[Upload], sums: dict[int, bytes]) -> Feed:
         for index, upload in enumerate(uploads):
             kind = Record.FOLDER if upload.source is None else Record.FILE
             head = _TARGET.pack(_mode(upload), _trusted(upload)) + protocol.raw(upload.path)
-            await batch.add(protocol.frame(kind, index, head))
+            await batch.add(kind, index, head)
             if upload.source is None:
                 continue
             total = hashlib.sha256()
             async for block in _blocks(upload.source, total):
                 for at in range(0, len(block), _PIECE):
-                    await batch.add(protocol.frame(Record.DATA, index, block[at : at + _PIECE]))
+                    await batch.add(Record.DATA, index, memoryview(block)[at : at + _PIECE])
             sums[index] = total.digest()
-            await batch.add(protocol.frame(Record.END, index, sums[index]))
+            await batch.add(Record.END, index, sums[index])
         await batch.flush()
 
     return feed

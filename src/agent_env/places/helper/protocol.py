@@ -193,9 +193,9 @@ ENTRY = Struct("<BBHIIQQII4x")
 KINDS = (FileKind.FILE, FileKind.DIRECTORY, FileKind.LINK, FileKind.OTHER)
 
 
-def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
     """One frame."""
-    return HEAD.pack(5 + len(payload), kind, stream) + payload
+    return b"".join((HEAD.pack(5 + len(payload), kind, stream), payload))
 
 
 def fields(*pairs: tuple[Key, bytes]) -> bytes:

@@ -70,7 +70,7 @@ class Outgoing:
                 await self._room.wait()
                 continue
             await self._connection.ready()
-            if piece := bytes(view[: min(self._credit, protocol.CHUNK)]):
+            if piece := view[: min(self._credit, protocol.CHUNK)]:
                 view = view[len(piece) :]
                 self._connection.send(self._framed(piece))
         return not view
@@ -80,7 +80,7 @@ class Outgoing:
         self._finished = True
         return (self._framed(data) if data else b"") + protocol.frame(Frame.STDIN_EOF, self._number)
 
-    def _framed(self, piece: bytes) -> bytes:
+    def _framed(self, piece: bytes | memoryview) -> bytes:
         self._credit -= len(piece)
         self._sent += len(piece)
         if self._keeps:
