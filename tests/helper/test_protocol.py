@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agent_env.places import FileKind
 from agent_env.places.helper import HelperConfig, protocol
+from agent_env.places.helper.cutting import Cutter, NoFrameError
 from agent_env.places.helper.protocol import HEAD, Frame, Key
 from tests.helper.living import ENV, TOKEN, Living, end, launch_anywhere
 
@@ -190,11 +191,18 @@ def test_entries_survive_the_codec(name: bytes, target: bytes, mode: int, digest
 )
 def test_records_come_out_whole_however_they_are_cut(items: list[tuple[int, int, bytes]], source: random.Random) -> None:
     data = b"".join(protocol.frame(*item) for item in items)
-    buffer, found = bytearray(), []
+    cutter, found = Cutter(), []
     while data:
-        cut = source.randint(1, len(data))
-        buffer += data[:cut]
+        cut = source.randint(1, min(len(data), source.choice((3, 20, 2000))))
+        found += cutter.cut(data[:cut])
         data = data[cut:]
-        found += protocol.records(buffer)
     assert found == items
-    assert not buffer
+    assert found + list(cutter.cut(protocol.frame(1, 2, b"next"))) == [*items, (1, 2, b"next")]
+
+
+@pytest.mark.parametrize("length", [0, 4, protocol.MAX_FRAME + 1])
+@pytest.mark.parametrize("first", [1, 9, 13])
+def test_what_is_no_frame_is_refused_however_it_is_cut(length: int, first: int) -> None:
+    data, cutter = protocol.HEAD.pack(length, 1, 1) + bytes(4), Cutter()
+    with pytest.raises(NoFrameError):
+        assert list(cutter.cut(data[:first])) + list(cutter.cut(data[first:])) == []

@@ -26,7 +26,8 @@ from agent_env.errors import (
 )
 from agent_env.host import socket_address
 from agent_env.places.helper import protocol
-from agent_env.places.helper.protocol import HEAD, Frame, HelperConfig, Key, Refused
+from agent_env.places.helper.cutting import Cutter, NoFrameError
+from agent_env.places.helper.protocol import Frame, HelperConfig, Key, Refused
 from agent_env.waiting import deadline
 
 STAYS = "if its image has nothing to run by itself, give it a command that stays, such as `sleep infinity`"
@@ -55,7 +56,7 @@ class Connection(asyncio.Protocol):
         self.error: InfrastructureError | None = None
         """Why the connection ended; None while it lives."""
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._frames = Cutter()
         self._streams: dict[int, Stream] = {}
         self._next = 0
         self._writable = asyncio.Event()
@@ -152,27 +153,17 @@ class Connection(asyncio.Protocol):
         """Cuts what arrived into frames."""
         if self.error is not None:
             return
-        buffer = self._buffer
-        buffer += data
-        at, size = 0, len(buffer)
-        unpack, streams = HEAD.unpack_from, self._streams
-        while size - at >= 9:
-            length, kind, number = unpack(buffer, at)
-            if length < 5 or length > protocol.MAX_FRAME:
-                self.close(TransportLostError(f"{self.concerns} sent what is no frame", concerns=self.concerns))
-                return
-            end = at + 4 + length
-            if end > size:
-                break
-            payload = bytes(buffer[at + 9 : end])
-            at = end
-            if kind == Frame.REFUSED:
-                self.close(self._refusal(payload))
-                return
-            stream = streams.get(number)
-            if stream is not None:
-                stream.frame(kind, payload)
-        del buffer[:at]
+        streams = self._streams
+        try:
+            for kind, number, payload in self._frames.cut(data):
+                if kind == Frame.REFUSED:
+                    self.close(self._refusal(payload))
+                    return
+                stream = streams.get(number)
+                if stream is not None:
+                    stream.frame(kind, payload)
+        except NoFrameError:
+            self.close(TransportLostError(f"{self.concerns} sent what is no frame", concerns=self.concerns))
 
     def _refusal(self, payload: bytes) -> InfrastructureError:
         why = payload[0] if payload else 0

@@ -20,6 +20,7 @@ from agent_env.defaults import MIB, Limits
 from agent_env.errors import TransferError
 from agent_env.places.helper import protocol
 from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.cutting import Cutter, NoFrameError
 from agent_env.places.helper.protocol import HEAD, FileFlag, Frame, Key, Operation, Record
 from agent_env.places.helper.worker import Worker
 from agent_env.places.place import Entry, Missing, Upload
@@ -50,11 +51,13 @@ class FileWork(Worker):
         Raises:
             TransferError: It broke off.
         """
-        buffer = bytearray()
+        records = Cutter()
         while piece := await self.receive():
-            buffer += piece
-            for item in protocol.records(buffer):
-                yield item
+            try:
+                for item in records.cut(piece):
+                    yield item
+            except NoFrameError:
+                raise TransferError(f"{self.what} broke off: what arrived is no record", concerns=self._connection.concerns) from None
 
 
 Feed = Callable[[FileWork], Awaitable[None]]
@@ -172,21 +175,26 @@ class _Sink:
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._file: BinaryIO | None = None
-        self._waiting = bytearray()
+        self._waiting: list[bytes] = []
+        self._size = 0
         self._sum = hashlib.sha256()
 
     async def add(self, piece: bytes) -> None:
-        self._waiting += piece
-        if self.path is not None and len(self._waiting) >= _BLOCK:
+        self._waiting.append(piece)
+        self._size += len(piece)
+        if self.path is not None and self._size >= _BLOCK:
             await asyncio.to_thread(self._flush)
 
     def _flush(self) -> None:
         if self._file is None and self.path is not None:
             self._file = self.path.open("xb")
-        self._sum.update(self._waiting)
+        for piece in self._waiting:
+            self._sum.update(piece)
+            if self._file is not None:
+                self._file.write(piece)
         if self._file is not None:
-            self._file.write(self._waiting)
             self._waiting.clear()
+            self._size = 0
 
     def finish(self, expected: bytes) -> bytes:
         """The bytes, if they went to memory.
@@ -198,7 +206,7 @@ class _Sink:
         self.close()
         if self._sum.digest() != expected:
             raise TransferError("the bytes that arrived are not those that were sent (sha256 differs)")
-        return bytes(self._waiting)
+        return b"".join(self._waiting)
 
     def close(self) -> None:
         if self._file is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from pathlib import PurePosixPath
@@ -352,17 +352,3 @@ def ledger_record(payload: bytes) -> LedgerRecord:
         signal=code if over and signalled else None,
         timed_out=bool(timed_out),
     )
-
-
-def records(buffer: bytearray) -> Iterable[tuple[int, int, bytes]]:
-    """Takes the whole records out of a buffer: (type, index, payload)."""
-    at, size = 0, len(buffer)
-    found = []
-    while size - at >= HEAD.size:
-        length, kind, index = HEAD.unpack_from(buffer, at)
-        if size - at < 4 + length:
-            break
-        found.append((kind, index, bytes(buffer[at + 9 : at + 4 + length])))
-        at += 4 + length
-    del buffer[:at]
-    return found
