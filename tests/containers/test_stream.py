@@ -7,7 +7,9 @@ import socket
 from types import SimpleNamespace
 from typing import Any, cast
 
-from agent_env.containers.stream import Carrier, HelperEnds
+import pytest
+
+from agent_env.containers.stream import STDERR, STDOUT, Carrier, HelperEnds
 from agent_env.errors import InfrastructureError
 from agent_env.places.helper import protocol
 from agent_env.places.helper.connection import Connection
@@ -52,3 +54,19 @@ async def test_what_had_arrived_when_a_write_failed_is_read_as_the_engines_piece
     await connection.wait_closed()
     assert heard.frames == [(Frame.STDOUT, output), (Frame.STDERR, b"said last")]
     assert heard.error is not None
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 1000])
+async def test_pieces_are_told_apart_however_they_are_cut_on_their_way(size: int) -> None:
+    pieces = [(STDOUT, b"first"), (STDERR, b""), (STDERR, b"an error"), (STDOUT, bytes(300))]
+    heard: dict[int, bytes] = {STDOUT: b"", STDERR: b""}
+
+    def take(which: int, data: bytes) -> None:
+        heard[which] += data
+
+    ends, nothing = SimpleNamespace(piece=take), cast(Any, SimpleNamespace())
+    carrier = Carrier(cast(Any, ends), nothing, nothing, asyncio.Protocol())
+    sent = b"".join(bytes([which, 0, 0, 0]) + len(data).to_bytes(4, "big") + data for which, data in pieces)
+    for at in range(0, len(sent), size):
+        carrier.data_received(sent[at : at + size])
+    assert heard == {STDOUT: b"first" + bytes(300), STDERR: b"an error"}

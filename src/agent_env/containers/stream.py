@@ -70,22 +70,25 @@ class Carrier(asyncio.Protocol):
         self._transport = transport
         self._response = response
         self._before = before
-        self._buffer = bytearray()
+        self._head = b""
+        """The beginning of a piece's head that has not arrived whole."""
+        self._which, self._left = STDOUT, 0
+        """Whose piece is under way, and how much of it is still to come: it is passed on as it comes."""
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        buffer = self._buffer
-        buffer += data
-        at, size = 0, len(buffer)
-        while size - at >= _HEAD.size:
-            which, length = _HEAD.unpack_from(buffer, at)
-            end = at + _HEAD.size + length
-            if end > size:
-                break
-            piece = bytes(memoryview(buffer)[at + _HEAD.size : end])
+        at, size = 0, len(data)
+        while at < size:
+            if self._left:
+                end = min(at + self._left, size)
+                self._left -= end - at
+                self._ends.piece(self._which, data[at:end])
+            else:
+                end = min(at + _HEAD.size - len(self._head), size)
+                self._head += data[at:end]
+                if len(self._head) == _HEAD.size:
+                    (self._which, self._left), self._head = _HEAD.unpack(self._head), b""
             at = end
-            self._ends.piece(which, piece)
-        del buffer[:at]
 
     def pause_writing(self) -> None:
         """The engine takes no more input for now."""
