@@ -83,15 +83,15 @@ def row_of(resource: Resource, facts: Mapping[str, Json], lease: Lease, clock: C
     )
 
 
-def record_of(request: SandboxRequest, sandbox_id: str, sandbox: Sandbox, provider: str, clock: Clock) -> DeployedSandbox:
+def record_of(request: SandboxRequest, row: ResourceRow, sandbox: Sandbox, clock: Clock) -> DeployedSandbox:
     """The record that the context keeps of a sandbox that was made just now."""
-    now, container = clock.now(), sandbox.info.facts.get(CONTAINER_ID)
+    now, container = clock.now(), row.facts.get(CONTAINER_ID)
     tunnels = {str(port): url for port, url in sandbox.published.tunnels.items()}
     return DeployedSandbox(
         sandbox_name=request.sandbox_name,
-        sandbox_id=sandbox_id,
+        sandbox_id=row.id,
         sandbox_mode=request.mode,
-        sandbox_type=provider,
+        sandbox_type=row.provider,
         tunnel_urls=tunnels or None,
         created_at_utc=timestamp(now),
         expires_at_utc=timestamp(now + timedelta(seconds=request.ttl_seconds)),

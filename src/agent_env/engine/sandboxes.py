@@ -197,8 +197,8 @@ class Sandboxes:
             raise
         self._held[sandbox_id] = Held(sandbox, provider, capabilities.shape)
         self._hear(sandbox_id, sandbox)
-        self._rows[sandbox_id] = row_of(resource, facts, self._lease, self._clock)
-        return record_of(request, sandbox_id, sandbox, name, self._clock)
+        row = self._rows[sandbox_id] = row_of(resource, facts, self._lease, self._clock)
+        return record_of(request, row, sandbox, self._clock)
 
     async def _undo(self, resource: Resource, provider: Provider) -> None:
         """A sandbox whose making was cut. What can't be removed now keeps its open row, so teardown and gc find it."""
