@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from agent_env.documents.reading import at, json_problems
@@ -15,6 +16,8 @@ from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import NAME_HINT, id_problem, name_problem
 
 Json = Any
+_SHOWN_KEYS = 8
+"""Of a step that lacks its id or type, so that a misspelt one is seen."""
 TASK_KEYS = frozenset({"id", "type", "version", "steps", "created_at_utc"})
 ENVELOPE_KEYS = frozenset({"id", "type", "version", "depends_on", "fail_task_on_error", "retry_config", "timeout_seconds", "always_run"})
 """Keys that every step has. `timeout_seconds` is typed by the step's class, because some types give it their own meaning."""
@@ -140,7 +143,8 @@ def _step_problems(step: Mapping[str, Json], source: str, path: str) -> Iterator
         value = step.get(name)
         if not isinstance(value, str) or not value.strip():
             said = "is missing" if name not in step else f"is text, not {_show(value)}"
-            yield Problem(f"the step's {name} {said}", source, at(path, name) if name in step else path)
+            hint = f"it has {', '.join(map(_show, islice(step, _SHOWN_KEYS)))}" if step and name not in step else None
+            yield Problem(f"the step's {name} {said}", source, at(path, name) if name in step else path, hint)
         elif (wrong := name_problem(value)) is not None:
             yield Problem(f"the step's {name} {_show(value)} {wrong}", source, at(path, name), NAME_HINT)
     if not isinstance(step.get("fail_task_on_error", True), bool):

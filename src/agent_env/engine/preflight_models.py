@@ -20,6 +20,7 @@ Json = Any
 AgentNeeds = Callable[[str], bool]
 """Whether the agent of that id, or that an alias means, says that it takes credentials of models; False of one that nobody knows."""
 _AGENT_FIELD = "a2a_agent_id"
+_ASKING = frozenset({"deploy_agent", "install_agent", "rubrics_verifier"})
 _OWN_ENDINGS = ("_API_KEY", "_AUTH_TOKEN", "_BASE_URL")
 """Of variables by which an agent brings its own way to a model."""
 _HINT = "set LITELLM_BASE_URL and LITELLM_API_KEY, or [model] base_url and api_key in the configuration"
@@ -64,7 +65,7 @@ class ModelsAsked:
         for source, plan in plans.items() if not self.replayed else ():
             for index, step_id in enumerate(plan.graph.order):
                 step = plan.steps.get(step_id)
-                for what in self._asking(step, overrides) if step is not None else ():
+                for what in self._asking(step, overrides) if step is not None and step.type_name in _ASKING else ():
                     found.setdefault(what, []).append((source, f"$[{index}]"))
         return [Problem(f"{what}{and_more(places, 'step')}", *places[0], hint=_HINT) for what, places in found.items()]
 
