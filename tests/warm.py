@@ -41,7 +41,7 @@ def run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdin: bytes,
     Raises:
         subprocess.TimeoutExpired: It has not ended in time, and was killed.
     """
-    if os.environ.get("TESTS_COLD") or _fixed(env) != _fixed(os.environ):
+    if os.environ.get("TESTS_COLD") or _fixed(env) != _server().fixed:
         return subprocess.run([AGENT_ENV, *argv], cwd=cwd, env=env, input=stdin, capture_output=True, timeout=seconds, check=False)
     return _server().run(argv, cwd, env, stdin, seconds)
 
@@ -59,11 +59,18 @@ class _Server:
     """The interpreter that forks, as its clients see it. It ends with the process that has started it."""
 
     def __init__(self) -> None:
+        # Whatever a fixture has put on the path of this process is no command's, unless it is told so itself.
+        env = {name: value for name, value in os.environ.items() if name != FOUND_LATER}
+        self.fixed = _fixed(env)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             # Its streams are pipes, as those of its children will be.
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[theirs.fileno()]
+                [sys.executable, __file__, str(theirs.fileno())],
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
             )
 
     def run(
@@ -88,6 +95,11 @@ class _Server:
                 os.kill(int(pid), signal.SIGKILL)
             raise subprocess.TimeoutExpired([str(AGENT_ENV), *argv], seconds, out, err)
         return subprocess.CompletedProcess([str(AGENT_ENV), *argv], int(code), out, err)
+
+    def close(self) -> None:
+        """Ends it; what it has forked goes on."""
+        self._control.close()
+        self._process.communicate()
 
 
 class _Pipe:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
+from tests import warm
 from tests.cli.conftest import Answer, Cli
 
 CRITERIA = [{"type": "bash_cmd_succeeds", "criterion": "here", "bash_cmd": "cat here"}]
@@ -52,3 +54,14 @@ def test_both_see_their_variables_folder_input_and_no_others(cli: Cli) -> None:
     debugging = both(cli, "runs", "show", "run-nowhere", AGENT_ENV_DEBUG="1")
     assert ["Traceback" in each.err for each in debugging] == [True, True]
     assert "Traceback" not in cli("runs", "show", "run-nowhere").err
+
+
+def test_what_lies_on_the_path_of_the_tests_is_on_no_commands(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.write("site/some_cloud-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: some-cloud\nVersion: 1.0\n")
+    cli.write("site/some_cloud-1.0.dist-info/entry_points.txt", "[agent_env.sandbox_providers]\nmine = some_cloud:Provider\n")
+    site = str(cli.cwd / "site")
+    monkeypatch.setenv("PYTHONPATH", site)
+    with closing(warm._Server()) as server:
+        for path, times in ((None, 0), (site, 1)):
+            found = server.run(["plugin", "list", "--no-load"], cli.cwd, cli.environ({"PYTHONPATH": path}), b"", 100)
+            assert found.stdout.count(b"some-cloud") == times, found
