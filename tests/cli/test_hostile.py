@@ -133,6 +133,8 @@ def test_any_terminal_shows_the_result(cli: Cli, columns: int, extra: dict[str, 
     assert "Traceback" not in seen
     if "NO_COLOR" in extra:
         assert "\x1b[3" not in seen
+    if extra.get("TERM") == "dumb":
+        assert "\x1b" not in seen
 
 
 def on_terminal(cli: Cli, columns: int, extra: dict[str, str], *argv: str) -> Iterator[str]:
