@@ -23,15 +23,16 @@ def offered(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[st
 
 
 @pytest.fixture
-def known(cli: Cli) -> str:
+def known(cli: Cli) -> Iterator[str]:
     """The id of a kept run of a bundle `b`, beside a stored task and artifact."""
     folder = bundle(cli.cwd / "b", first=PASSING, other=PASSING)
     (folder / "evals").mkdir()
     (folder / "evals/all.toml").write_text('tasks = ["first", "other"]')
     assert cli("task", "create", cli.write("t.json", PASSING), "--id", "stored").code == 0
     assert cli("artifact", "put", cli.write("words.txt", "x"), "--id", "words").code == 0
-    answer = cli("run", folder, "--task", "first", "--keep", "--json")
-    return str(answer.json["runs"][0]["run_id"])
+    run_id = str(cli("run", folder, "--task", "first", "--keep", "--json").json["runs"][0]["run_id"])
+    yield run_id
+    cli("runs", "teardown", run_id)
 
 
 def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
