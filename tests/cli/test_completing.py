@@ -32,7 +32,7 @@ def known(cli: Cli) -> Iterator[str]:
     assert cli("artifact", "put", cli.write("words.txt", "x"), "--id", "words").code == 0
     run_id = str(cli("run", folder, "--task", "first", "--keep", "--json").json["runs"][0]["run_id"])
     yield run_id
-    cli("runs", "teardown", run_id)
+    cli("runs", "teardown", run_id, cwd=cli.home)  # not where a test has written a configuration
 
 
 def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
@@ -104,6 +104,7 @@ def test_a_fresh_installation_offers_nothing_and_nothing_is_made_by_asking(cli: 
 def test_a_broken_configuration_or_database_offers_nothing(cli: Cli, known: str) -> None:
     assert offered(cli, "resume", "", env={"AGENT_ENV_DATABASE_URL": "postgresql://nobody@127.0.0.1:1/x"}) == []
     assert offered(cli, "resume", "", env={"AGENT_ENV_CONFIG": "/no/such/file"}) == []
+    assert cli("runs", "teardown", known).code == 0  # nobody finds it again after this
     for path in (cli.home / "state/agent-env").glob("agent-env.db*"):
         path.write_bytes(b"no database" * 100)
     assert offered(cli, "resume", "") == []
