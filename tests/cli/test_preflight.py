@@ -122,7 +122,7 @@ def test_all_agents_that_lack_a_model_are_told_at_once_and_nothing_is_built(cli:
     for options in ([], ["--dry-run"]):
         answer = cli("run", "agents", *options)
         assert (answer.code, answer.out) == (2, "")
-        assert answer.err.count("asks a model, and none is configured (set LITELLM_BASE_URL") == 6
+        assert answer.err.count("asks a model, and none is configured (set LITELLM_BASE_URL") == 7
     assert cli("agent", "list", "--json").json == {"agents": []}
     assert cli("run", "agents", "--task", "pi", "--dry-run", "--json", env={"LITELLM_BASE_URL": "http://127.0.0.1:9"}).json["runs"] == 1
 
