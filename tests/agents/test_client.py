@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from agent_env.agents import trajectories
 from agent_env.agents.contract import End
 from agent_env.agents.faults import AgentFailedError, AgentNotAdvertisedError
 from agent_env.agents.normalise import events_of
+from agent_env.waiting import poll
 from tests.agents.servers import NOW, OLD, Plain, client_of, outgoing, script, served, turn
 
 
@@ -90,6 +93,36 @@ def test_an_extension_is_called_where_the_card_says_and_refused_where_it_has_non
                 await client.invoke(SNAPSHOT, "save", {})
             with pytest.raises(AgentFailedError, match="invalid_params"):
                 await client.invoke(AGENT_CONFIG, "set", {"no_such_setting": "canary"})
+
+    asyncio.run(go())
+
+
+def test_what_came_of_a_trajectory_is_kept_though_the_turn_ends_before_it_is_written(tmp_path: Any) -> None:
+    async def go() -> None:
+        async with served(Scripted()) as client:
+            found = await turn(client, outgoing(script({"record": {"type": "note"}}, {"say": "done"})))
+            assert found.task_id is not None
+            keeping = trajectories.Keeping(client, tmp_path / "events.jsonl")
+            await client.card()
+            busy, free = threading.Event(), threading.Event()
+            with ThreadPoolExecutor(1) as threads:  # on a busy machine, no thread is free to write at once
+                asyncio.get_running_loop().set_default_executor(threads)
+                threads.submit(lambda: (busy.set(), free.wait(60)))
+                following = asyncio.ensure_future(keeping.follow(found.task_id, every_seconds=0.01, within_seconds=60))
+                assert busy.wait(60)
+                await poll(lambda: waits(threads), within_seconds=60, what="a page that waits to be written")
+                following.cancel()
+                await asyncio.sleep(0)
+                free.set()
+                await asyncio.wait({following})
+                await keeping.rest(found.task_id)
+                events = keeping.events(limit_bytes=10 << 20)
+            assert events is not None
+            assert len(events) == keeping.count
+            assert [event["type"] for event in events if event["type"] in {"note", "end"}] == ["note", "end"]
+
+    async def waits(threads: ThreadPoolExecutor) -> bool | None:
+        return threads._work_queue.qsize() > 0 or None
 
     asyncio.run(go())
 

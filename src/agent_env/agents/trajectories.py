@@ -18,7 +18,7 @@ from agent_env.agents.client import AgentClient
 from agent_env.agents.contract import Trajectory
 from agent_env.agents.faults import AgentFailedError
 from agent_env.errors import AgentEnvError
-from agent_env.waiting import poll
+from agent_env.waiting import poll, shielded
 
 Json = Any
 _PAGE = 1000
@@ -141,9 +141,14 @@ class Keeping:
 
     async def _take(self, task_id: str) -> None:
         async for page in pages(self._client, {"task_id": task_id}, after=self._position):
-            self._position = page.next
-            self.format = page.format or self.format
-            await self.add(page.events)
+            # A turn's end cancels the following: what was received is kept by then, or not counted.
+            seconds = self._client.limits.cleanup_seconds
+            await shielded(self._turned(page), seconds=seconds, what="writing what the agent recorded")
+
+    async def _turned(self, page: Page) -> None:
+        await self.add(page.events)
+        self._position = page.next
+        self.format = page.format or self.format
 
     async def add(self, events: Iterable[Json]) -> None:
         """Adds events of our own making, or an agent's."""
@@ -152,9 +157,9 @@ class Keeping:
         if self._size + size > self._client.limits.agent_trajectory_bytes:
             self.truncated = True
             return
+        await asyncio.to_thread(_append, self._path, lines)
         self._size += size
         self.count += len(lines)
-        await asyncio.to_thread(_append, self._path, lines)
 
     def array(self, target: Path) -> Path:
         """The same as one JSON array, in another file."""
