@@ -112,7 +112,7 @@ async def judge(scene: Scene) -> dict[str, Any]:
         _check(
             wrong,
             "sandboxes",
-            [info.sandbox_id async for info in engine._provider("local").list({HOME_LABEL: engine.installation.home})],
+            [info.sandbox_id async for info in engine.provider("local").list({HOME_LABEL: engine.installation.home})],
             [],
         )
     _check(wrong, "run folders", [path.name for path in (root / "state" / "runs").glob("*")], [])
