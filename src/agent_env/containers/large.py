@@ -69,7 +69,7 @@ async def _written(engine: Engine, container_id: str, path: PurePosixPath, size:
     limit = engine.limits.transfer_seconds
     async with engine.asking(f"copying {path} out of a container", seconds=limit) as docker:
         where = engine.url(f"containers/{container_id}/archive")
-        async with docker.session.get(where, params={"path": str(path)}) as answer:
+        async with docker.session.get(where, params={"path": str(path)}, read_bufsize=_BLOCK) as answer:
             if answer.status != 200:
                 return None
             blocks = _blocks(answer.content)
@@ -81,10 +81,29 @@ async def _written(engine: Engine, container_id: str, path: PurePosixPath, size:
             with target.open("xb", buffering=0) as file:
                 sink = _Sink(file, size)
                 sink.keep([memoryview(first)[start:]])
-                while sink.left and (block := await anext(blocks, [])):
-                    # The thread is waited for also while the caller is being cancelled: the file must not be closed under it.
-                    await shielded(asyncio.to_thread(sink.keep, block), seconds=limit, what=f"writing {target}")
+                await _kept(blocks, sink, seconds=limit, what=f"writing {target}")
                 return None if sink.left else sink.total.hexdigest()
+
+
+async def _kept(blocks: AsyncIterator[list[bytes]], sink: _Sink, *, seconds: float, what: str) -> None:
+    """Hashes and writes one block while the next arrives, until the file is whole or nothing more comes."""
+    writing: asyncio.Future[None] | None = None
+    try:
+        async for block in blocks:
+            if writing is not None:
+                await asyncio.wait([writing])
+                writing.result()
+            if not sink.left:  # what follows a file in its archive is nothing of it
+                break
+            writing = asyncio.ensure_future(asyncio.to_thread(sink.keep, block))
+    finally:
+        if writing is not None:
+            # The thread is waited for also while the caller is being cancelled: the file must not be closed under it.
+            await shielded(_over(writing), seconds=seconds, what=what)
+
+
+async def _over(writing: asyncio.Future[None]) -> None:
+    await writing
 
 
 async def _blocks(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
