@@ -169,6 +169,19 @@ def test_a_changed_list_and_a_followed_resource_are_told_and_still_after_restart
         eventually(lambda: [each["uri"] for each in sent(server, "resources/unsubscribe")] == ["r://x"])
 
 
+def test_a_server_that_forgot_its_session_while_it_was_away_is_told_once_what_is_followed(tmp_path: Path) -> None:
+    given = {"tools": [tool("t")], "resources": [resource("r://x")]}
+    with raw_server("s", **given) as server, gateway(tmp_path, server, limits=QUICK) as live, agent(live) as client:
+        assert client.request("resources/subscribe", {"uri": "r://x"})["result"] == {}
+        eventually(lambda: server.seen()["streams"] == 1)
+        server.behave(refuses=["tools/list"], tell=[{"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}])
+        eventually(lambda: live.health()["status"] != "ready" and server.seen()["streams"] == 0)
+        server.behave(refuses=[], forget_sessions=True)
+        eventually(lambda: live.health()["status"] == "ready" and server.seen()["streams"] == 1)
+        assert server.seen()["counts"]["initialize"] == 2
+        assert [each["uri"] for each in sent(server, "resources/subscribe")] == ["r://x"] * 2
+
+
 def test_a_session_that_ends_follows_nothing_any_more(world: World) -> None:
     with agent(world.live) as one, agent(world.live) as two:
         for client in (one, two):

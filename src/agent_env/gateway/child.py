@@ -146,8 +146,9 @@ class Child:
             try:
                 session = await self._current(patient=True)
                 await self._discover(session)
-                await self._wish(session)
-                await self._watch(session)
+                if self._session is session:  # a server that forgot it has another by now, which is told everything in its own turn
+                    await self._wish(session)
+                    await self._watch(session)
             except ChildError as error:
                 self._down(error)
             self.settled.set()

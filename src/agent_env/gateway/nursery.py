@@ -23,6 +23,7 @@ class Nursery:
         task = self._group.create_task(_told(work, what))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # of one that was cancelled before it began
         return task
 
     def __len__(self) -> int:
