@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Literal, Self
 
 from agent_env.clock import Clock, SystemClock
@@ -29,7 +29,7 @@ from agent_env.errors import InfrastructureError, RunOwnedError
 from agent_env.places import Place
 from agent_env.stores import handover
 from agent_env.stores.owners import Owner
-from agent_env.stores.records import Lease
+from agent_env.stores.records import OPEN_STATES, Lease
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent
@@ -169,7 +169,7 @@ class Engine:
         overrides: Mapping[str, Json] | None = None,
         takeover: bool = False,
     ) -> RunOutcome:
-        """Goes on with a run at its first unfinished step. A completed run's outcome comes back as it is.
+        """Goes on with a run at its first unfinished step. Of a completed one, only what its end had not removed yet is removed.
 
         Args:
             run_id: The run.
@@ -195,7 +195,11 @@ class Engine:
     async def _own(self, run_id: str, observer: Observer | None, asked: Resumption, *, takeover: bool = False) -> RunOutcome:
         if run_id in self._live:
             raise RunOwnedError(f"run {run_id} is running in this process already", concerns=run_id)
-        if run_id not in self._plans and self.stores.journal.run(run_id).status == "completed":
+        known = self.stores.journal.run(run_id)
+        if run_id not in self._plans and known.status == "completed":
+            if not known.notes.get(KEPT_NOTE) and self.stores.journal.resources(run_id, state=OPEN_STATES):
+                with suppress(RunOwnedError):  # whoever removes its places lives
+                    await self.teardown(run_id)
             return self.outcome(run_id)
         cancellation = Cancellation()
         # The claim belongs to what runs to its end: cancelled half-way, it would leave a run that this living process owns and nobody runs.
