@@ -9,7 +9,9 @@ import signal
 import pytest
 
 from agent_env.engine import Choice
+from agent_env.engine.gc import KEPT_NOTE
 from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
+from agent_env.stores.records import OPEN_STATES
 from tests.engine.child import child, finished, start, until_marked
 from tests.engine.parts import Watcher, engine_at, marks, planned, run, started
 
@@ -223,6 +225,25 @@ def test_a14_a_context_adopts_its_sandboxes_so_that_nobody_else_removes_them(tmp
             assert (await engine.teardown(second.run_id)).removed == (sandbox["sandbox_id"],)
             with pytest.raises(PlaceLostError, match="was removed"):
                 await started(engine, steps, start_step=1, context=second.context)
+
+    run(whole())
+
+
+def test_a_run_that_was_killed_while_its_places_were_removed_is_rid_of_them_and_one_that_keeps_them_is_not(tmp_path):
+    async def resumed(run_id):
+        async with engine_at(tmp_path / "state") as engine:
+            assert (await engine.resume(run_id)).status == "completed"
+            return len(engine.stores.journal.resources(run_id, state=OPEN_STATES))
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            run_id = (await started(engine, [{"id": "box", "type": "t_deploy", "provider": "local"}], keep=True)).run_id
+        assert await resumed(run_id) == 1
+        async with engine_at(tmp_path / "state") as engine:  # as after a kill: nothing says that they are kept
+            lease = await engine.stores.journal.claim(run_id)
+            await engine.stores.journal.set_run(lease, notes={KEPT_NOTE: None})
+            await engine.stores.journal.release(lease)
+        assert await resumed(run_id) == 0
 
     run(whole())
 
