@@ -26,7 +26,6 @@ class Observer:
     """Passes on to the watcher what concerns single runs, and collects their results."""
 
     def __init__(self, watcher: Watcher, how: Presentation, overrides: Mapping[str, Any]) -> None:
-        self.results: list[Result] = []
         self.kept: list[str] = []
         self.agenda = Agenda()
         self._watcher = watcher
@@ -45,7 +44,7 @@ class Observer:
     def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         """Knows how much there is to do."""
         self._watcher.total = len(items)
-        self.agenda = Agenda(group_id, {id(item): item.wanted for item in items})
+        self.agenda = Agenda(group_id, {id(item): item.wanted for item in items}, results=self.agenda.results)
         if self._speaks and len(items) > 1:
             note(f"{len(items)} runs, {min(concurrency, len(items))} at once")
 
@@ -60,7 +59,7 @@ class Observer:
 
     def on_outcome(self, run: TaskRun) -> None:
         """Keeps the result, and writes the run's context where that was asked for."""
-        self.results.append(run.result)
+        self.agenda.results.append(run.result)
         self.agenda.not_started.pop(id(run.item), None)
         if run.outcome.teardown is None and run.outcome.status != "cancelled" and not run.reused:
             self.kept.append(run.outcome.run_id)
@@ -97,7 +96,7 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
             note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
     if cut is not None and observer.agenda.group_id is not None:
         said.append("the same command with --resume goes on; what has ended is not done again")
-    observer.agenda.results += ordered or observer.results
+    observer.agenda.results = ordered or observer.agenda.results
     return conclude(observer.agenda, watcher, how, cut, said)
 
 

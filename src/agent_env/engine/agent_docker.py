@@ -17,6 +17,7 @@ from agent_env.environments.tunnel import PlaceTransport
 from agent_env.errors import InternalError, TransportLostError, UnsupportedError, UserError
 from agent_env.places import Shape
 from agent_env.places.endpoint import LOOPBACK
+from agent_env.steps.requests import GRANT_HINT
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def refuse(request: AgentRequest, granted: frozenset[str], making: AgentMa
     """
     why = request.refusal(granted)
     if why is not None:
-        raise UserError(why, concerns=request.agent_name, hint="write it into your own configuration, if you trust the task")
+        raise UserError(why, concerns=request.agent_name, hint=GRANT_HINT)
     if (await making.capabilities()).shape is not Shape.MACHINE_BACKED:
         raise UnsupportedError(
             f"{making.sandbox_provider} runs an agent as its sandbox alone, and has no container engine to run another one beside it",

@@ -23,6 +23,7 @@ from agent_env.errors import PlacementError, UnsupportedError, UserError
 from agent_env.places import Shape
 from agent_env.sandboxes.contract import LeadsToHost, SandboxSpec, TakesSecrets
 from agent_env.steps.contract import ContainerRequest
+from agent_env.steps.requests import GRANT_HINT
 from agent_env.stores.records import Resource
 from agent_env.waiting import deadline
 
@@ -44,7 +45,7 @@ def refuse_privileges(request: ContainerRequest, granted: frozenset[str]) -> Non
     """
     why = request.refusal(granted)
     if why is not None:
-        raise UserError(why, concerns=request.container_name, hint="write it into your own configuration, if you trust the task")
+        raise UserError(why, concerns=request.container_name, hint=GRANT_HINT)
 
 
 def images_on(engine: Engine, shared: Shared) -> Images:

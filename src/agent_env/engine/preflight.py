@@ -17,7 +17,7 @@ from agent_env.engine.preflight_models import ModelsAsked
 from agent_env.engine.preflight_values import values_missing
 from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
-from agent_env.steps.requests import docker_refusal
+from agent_env.steps.requests import GRANT_HINT, docker_refusal
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 DEPLOYING, STARTING = "deploy_sandbox", "run_docker_container"
 PRIVILEGES_KEY = "sandbox.container_privileges"
 """What this user's configuration grants the containers of tasks."""
-_GRANT = "write it into your own configuration, if you trust the task"
 
 
 @dataclass(frozen=True)
@@ -166,12 +165,12 @@ def _refused(plans: Mapping[str, TaskPlan], granted: frozenset[str]) -> Iterator
     for source, path, step in _steps(plans, STARTING):
         why = cast("RunDockerContainer", step).request().refusal(granted)
         if why is not None:
-            yield Problem(why, source, path, hint=_GRANT)
+            yield Problem(why, source, path, hint=GRANT_HINT)
     for source, path, step in _steps(plans, "deploy_agent"):
         agent = cast("DeployAgent", step)
         why = docker_refusal(agent.agent_name, granted) if agent.enable_docker else None
         if why is not None:
-            yield Problem(why, source, f"{path}.enable_docker", hint=_GRANT)
+            yield Problem(why, source, f"{path}.enable_docker", hint=GRANT_HINT)
 
 
 def _deploys(plans: Mapping[str, TaskPlan]) -> Iterator[tuple[str, str, DeploySandbox]]:

@@ -90,6 +90,10 @@ class ContainerRequest:
         return _refusal(f"container {self.container_name!r} asks for", self.privileges, granted)
 
 
+GRANT_HINT = "write it into your own configuration, if you trust the task"
+"""What to do about a refusal."""
+
+
 def _refusal(who: str, wanted: frozenset[str], granted: frozenset[str]) -> str | None:
     refused = sorted(wanted - granted)
     if not refused:

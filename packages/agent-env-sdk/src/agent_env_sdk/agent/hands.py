@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,21 +171,23 @@ async def _read(stream: asyncio.StreamReader, kept: _Kept, running: asyncio.subp
     """Reads until the command's end; what a process that it left behind writes later isn't waited for."""
     ended = asyncio.create_task(running.wait())
     try:
-        while True:
-            reading = asyncio.ensure_future(stream.read(KEPT_OUTPUT))
-            done, _ = await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if reading not in done:
-                # The command has ended: what it wrote itself is in the pipe by now.
-                done, _ = await asyncio.wait({reading}, timeout=GRACE_SECONDS)
-            if reading not in done:
-                reading.cancel()
-                return
-            chunk = reading.result()
-            if not chunk:
-                return
+        while chunk := await read_until(ended, stream.read(KEPT_OUTPUT)):
             kept.add(chunk)
     finally:
         ended.cancel()
+
+
+async def read_until(ended: asyncio.Task[int], read: Coroutine[Any, Any, bytes]) -> bytes:
+    """What is read next; nothing once the command has ended and all that it wrote itself was read. Raises what `read` raises."""
+    reading = asyncio.ensure_future(read)
+    done, _ = await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if reading not in done:
+        # The command has ended: what it wrote itself is in the pipe by now.
+        done, _ = await asyncio.wait({reading}, timeout=GRACE_SECONDS)
+    if reading not in done:
+        reading.cancel()
+        return b""
+    return reading.result()
 
 
 def _free_name(tool: str, server: str, taken: Mapping[str, Tool]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from .hands import GRACE_SECONDS, pipe
+from .hands import pipe, read_until
 
 LONGEST_LINE: Final = 64 * 1024 * 1024
 """Bytes of one event of a program: an answer of a tool may be within it."""
@@ -73,15 +73,8 @@ async def _read(reader: asyncio.StreamReader, running: asyncio.subprocess.Proces
     ended = asyncio.create_task(running.wait())
     try:
         while True:
-            reading = asyncio.ensure_future(reader.readline())
-            done, _ = await asyncio.wait({reading, ended}, return_when=asyncio.FIRST_COMPLETED)
-            if reading not in done:
-                done, _ = await asyncio.wait({reading}, timeout=GRACE_SECONDS)
-            if reading not in done:
-                reading.cancel()
-                return
             try:
-                line = reading.result()
+                line = await read_until(ended, reader.readline())
             except ValueError:  # longer than any event may be: passed over
                 continue
             if not line:
