@@ -8,7 +8,8 @@ graded and counted; nothing else does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.broker.dialects import UsageReader

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import click
 
 from agent_env.cli.redacting import Redacting
+from agent_env.values import dataclass
 
 
 @dataclass(slots=True)

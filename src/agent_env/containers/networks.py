@@ -12,7 +12,6 @@ import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from agent_env.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from agent_env.values import dataclass
 from agent_env.waiting import back_off, poll
 
 KIND = "agentenv.network"

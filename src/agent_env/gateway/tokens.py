@@ -11,7 +11,8 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from agent_env.values import dataclass
 
 PREFIX = "aet_"
 _NONCE_BYTES = 12

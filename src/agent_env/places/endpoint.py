@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from urllib.parse import urlsplit, urlunsplit
+
+from agent_env.values import dataclass
 
 LOOPBACK = "127.0.0.1"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from agent_env.stores.owners import Owner
+from agent_env.values import dataclass
 
 Json = Any
 RunStatus = Literal["queued", "running", "completed", "failed", "cancelled"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from agent_env import conformance
 from agent_env.conformance import Result, SkippedError, Verdict, holds
 from agent_env.environments.faults import NotAdvertisedError
+from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments.client import EnvironmentClient
