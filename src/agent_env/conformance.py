@@ -11,14 +11,22 @@ from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
 
 from agent_env.clock import Clock, SystemClock
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, DeadlineError, InfrastructureError
 from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 MISSING = "agentenv-capability-missing"
 """Begins the reason of every skip; what is missing follows."""
 
-S = TypeVar("S")
+
+class Reachable(Protocol):
+    """What can go away while it is checked."""
+
+    async def unreachable(self) -> str | None:
+        """Why nobody can be reached any more; None where somebody answers, whatever it is."""
+
+
+S = TypeVar("S", bound=Reachable)
 """What a kit's checks are given."""
 
 Work = Callable[[S], Awaitable[str | None]]
@@ -31,6 +39,8 @@ class Result(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
+    NOT_RUN = "not_run"
+    """Nobody could be reached, so there was nobody to check."""
 
 
 class SkippedError(AgentEnvError):
@@ -69,7 +79,7 @@ class Verdict:
     @property
     def counts(self) -> bool:
         """It speaks against what was checked."""
-        return self.result is Result.FAILED and not self.check.advisory
+        return self.result in {Result.FAILED, Result.NOT_RUN} and not self.check.advisory
 
     def to_json(self) -> dict[str, object]:
         """The verdict as data."""
@@ -125,7 +135,7 @@ class Findings:
 
 
 async def run_each(subject: S, checks: Sequence[Check[S]], *, seconds: float, clock: Clock | None = None) -> AsyncIterator[Verdict]:
-    """Runs checks one after the other.
+    """Runs checks one after the other. Where nobody can be reached, before the first or after one that failed, the others are not run.
 
     Args:
         subject: What each is given.
@@ -134,19 +144,33 @@ async def run_each(subject: S, checks: Sequence[Check[S]], *, seconds: float, cl
         clock: What durations are taken from.
     """
     clock = clock or SystemClock()
+    lost = await _lost(subject, seconds)
     for check in checks:
+        if lost is not None:
+            yield Verdict(check, Result.NOT_RUN, 0.0, lost)
+            continue
         begun = clock.monotonic()
-        result, detail = Result.PASSED, ""
+        result, detail, in_doubt = Result.PASSED, "", False
         try:
             async with deadline(seconds, f"the check {check.id}"):
                 detail = await check.work(subject) or ""
         except SkippedError as error:
             result, detail = Result.SKIPPED, error.message
         except (AssertionError, AgentEnvError) as error:
-            result, detail = Result.FAILED, str(error)
+            result, detail, in_doubt = Result.FAILED, str(error), isinstance(error, InfrastructureError)
         except Exception as error:  # noqa: BLE001 - what is checked may answer anything, and a check that breaks over it is one that failed
             result, detail = Result.FAILED, f"{type(error).__name__}: {error}"
         yield Verdict(check, result, clock.monotonic() - begun, detail)
+        if in_doubt:
+            lost = await _lost(subject, seconds)
+
+
+async def _lost(subject: Reachable, seconds: float) -> str | None:
+    try:
+        async with deadline(seconds, "asking whether anybody is there"):
+            return await subject.unreachable()
+    except DeadlineError:  # somebody is, and says nothing
+        return None
 
 
 class Named(Protocol):

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.environments.client import EnvironmentClient
-from agent_env.environments.conformance import CHECKS, Gate, Report, Result, Subject, run_checks
+from agent_env.environments.conformance import CHECKS, REQUIRED, Gate, Report, Result, Subject, run_checks
 from agent_env.environments.http import new_client
 
 NOTE = Annotated[str, Field(description="What it says.")]
@@ -149,4 +149,7 @@ def test_a_server_that_is_not_there_fails_and_never_raises() -> None:
 
     report = asyncio.run(asyncio.wait_for(body(), 100))
     assert not report.passed
-    assert Gate.REACHABILITY in report.failed
+    assert report.failed == [*REQUIRED]
+    assert {(verdict.result, verdict.detail) for verdict in report.verdicts} == {
+        (Result.NOT_RUN, "GET /ready of nobody: Connection refused")
+    }

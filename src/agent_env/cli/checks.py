@@ -40,7 +40,9 @@ def show_checks(checks: Sequence[Check[Any]], gates: Sequence[StrEnum], *, as_js
 
 
 def tell(verdict: Verdict) -> None:
-    """A check's line, and below it what it has to say."""
+    """A check's line, and below it what it has to say. Those that were not run are summed up: all for one reason."""
+    if verdict.result == "not_run":
+        return
     mark = f"{verdict.result} (advisory)" if verdict.check.advisory and verdict.result == "failed" else str(verdict.result)
     line(f"{mark:18}{verdict.seconds:7.2f} s  {verdict.check.id}")
     if verdict.detail:
@@ -51,4 +53,7 @@ def summed_up(findings: Findings) -> str:
     """How many ended how, and which gates failed."""
     counts = {result: sum(1 for verdict in findings.verdicts if verdict.result == result) for result in ("passed", "failed", "skipped")}
     said = ", ".join(f"{count} {result}" for result, count in counts.items())
+    not_run = [verdict for verdict in findings.verdicts if verdict.result == "not_run"]
+    if not_run:
+        said += f", {len(not_run)} not run ({not_run[-1].detail})"
     return f"{said}; failed gates: {', '.join(findings.failed)}" if findings.failed else said

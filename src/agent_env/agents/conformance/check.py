@@ -9,10 +9,12 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from agent_env_sdk.wire.a2a import CARD_PATHS
 from agent_env_sdk.wire.agent_extensions import method_of
 
 from agent_env import conformance
 from agent_env.agents.contract import Outgoing, Turn
+from agent_env.agents.faults import AgentFailedError, AgentUnreachableError
 from agent_env.conformance import SkippedError, Verdict, holds
 from agent_env.values import dataclass
 
@@ -68,6 +70,16 @@ class Subject:
     """What one prompt may take."""
     seen: dict[str, Any] = field(default_factory=dict)
     """What a check has found out for later ones."""
+
+    async def unreachable(self) -> str | None:
+        """Why no connection to the agent comes about; None where one does."""
+        try:
+            await self.agent.client.probe("GET", CARD_PATHS[0])
+        except AgentUnreachableError as error:
+            return None if error.sent else str(error)
+        except AgentFailedError:
+            return None
+        return None
 
     @asynccontextmanager
     async def own(self) -> AsyncIterator[RecordedAgent]:

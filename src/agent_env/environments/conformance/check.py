@@ -6,9 +6,11 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from agent_env_sdk.wire.names import READY_PATH
+
 from agent_env import conformance
 from agent_env.conformance import Result, SkippedError, Verdict, holds
-from agent_env.environments.faults import NotAdvertisedError
+from agent_env.environments.faults import EnvironmentUnreachableError, NotAdvertisedError
 from agent_env.values import dataclass
 
 if TYPE_CHECKING:
@@ -47,6 +49,14 @@ class Subject:
     """It stands before several servers: it has no data of its own."""
     seen: dict[str, Any] = field(default_factory=dict)
     """What a check has found out for later ones."""
+
+    async def unreachable(self) -> str | None:
+        """Why no connection to the server comes about; None where one does."""
+        try:
+            async with self.client.request("GET", READY_PATH):
+                return None
+        except EnvironmentUnreachableError as error:
+            return str(error) if error.applied == "no" else None
 
     async def needs_card(self) -> None:
         """Skips the check for a server from before cards.
