@@ -6,13 +6,13 @@ A kit says what its gates are and what a check is given (its subject); the rest 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.errors import AgentEnvError, DeadlineError, InfrastructureError
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 MISSING = "agentenv-capability-missing"

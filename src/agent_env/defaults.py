@@ -7,9 +7,7 @@ Numbers marked (reference) are the published system's, kept so that existing tas
 
 from __future__ import annotations
 
-from dataclasses import fields
-
-from agent_env.values import dataclass
+from dataclasses import dataclass, fields
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -8,8 +8,7 @@ graded and counted; nothing else does.
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from agent_env.values import dataclass
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env_sdk.wire.a2a import Artifact, ArtifactUpdate, Message, StatusUpdate, Task, TaskStatus, Update, read_ending
@@ -13,7 +13,6 @@ from agent_env_sdk.wire.parts import Part, TextPart
 from agent_env.agents.contract import End, Turn
 from agent_env.agents.faults import AgentFailedError
 from agent_env.errors import InfrastructureError
-from agent_env.values import dataclass
 
 Json = Any
 _INFRASTRUCTURE = "infra_error"

@@ -7,7 +7,7 @@ alone, in any process, and a prompt from its message's id.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,6 @@ from agent_env.documents.records import DeployedAgent
 from agent_env.environments.contract import ContainerWanted, Held
 from agent_env.environments.contract import Making as EnvironmentMaking
 from agent_env.places import Place, View
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env_sdk.wire.a2a import AgentCard, Usage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import string
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,6 @@ from agent_env.environments.readiness import alive, eager, listening
 from agent_env.errors import AgentEnvError, DeadlineError, InfrastructureError, UnsupportedError
 from agent_env.places import Shape
 from agent_env.places.endpoint import LOOPBACK
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import re
 import shlex
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,7 +17,6 @@ from agent_env.agents.contract import A2A_PORT
 from agent_env.errors import UnsupportedError, UserError
 from agent_env.places import Command, Completed, Place
 from agent_env.places.place import Ending, Upload
-from agent_env.values import dataclass
 
 Json = Any
 READS_CARD = (

@@ -10,12 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from agent_env import __version__
-from agent_env.values import dataclass
 
 Json = Any
 _INTERNAL, _CLIENT = 1, 3

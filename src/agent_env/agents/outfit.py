@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env_sdk.wire.agent_extensions import MCP_CONFIG, SKILL_CONFIG, card_request_accepts, method_of, supported_config
 
 from agent_env.agents.contract import LiveAgent, McpServer
 from agent_env.errors import UserError
-from agent_env.values import dataclass
 
 Json = Any
 

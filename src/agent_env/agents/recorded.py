@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_env.errors import AgentEnvError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores import Objects

@@ -9,6 +9,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,6 @@ from agent_env.agents.faults import AgentNotAdvertisedError
 from agent_env.clock import Clock
 from agent_env.defaults import Limits
 from agent_env.errors import InfrastructureError
-from agent_env.values import dataclass
 from agent_env.waiting import shielded
 
 Json = Any

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from agent_env.agents.client import AgentClient
 from agent_env.agents.contract import Trajectory
 from agent_env.agents.faults import AgentFailedError
 from agent_env.errors import AgentEnvError
-from agent_env.values import dataclass
 from agent_env.waiting import poll, shielded
 
 Json = Any

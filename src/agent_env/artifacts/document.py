@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env.documents.artifact import read_artifact
 from agent_env.documents.stored import StoredDocument
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores import Document

@@ -7,6 +7,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from agent_env.artifacts.urls import NamedUrl, admission_problem, shown_url
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.network import NetworkPolicy
 from agent_env.errors import DeadlineError, InfrastructureError, StorageError, TransferError, UserError
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, deadline
 
 if TYPE_CHECKING:

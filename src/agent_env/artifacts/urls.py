@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -13,7 +14,6 @@ from agent_env.documents.reading import at
 from agent_env.documents.spelling import unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.keeper.policy import host_rule
-from agent_env.values import dataclass
 
 FALLBACK_NAME = "downloaded"
 _ENTRY_KEYS = frozenset({"url", "filename"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +18,6 @@ from agent_env.clock import timestamp
 from agent_env.stores.leases import owner_of
 from agent_env.stores.owners import Life, Owner
 from agent_env.stores.packing import dump
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores.connection import Connection, Row

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from agent_env.broker.contract import Budget, Dialect, Price, Refusal
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores.connection import Row

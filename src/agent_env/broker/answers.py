@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -11,7 +12,6 @@ from agent_env.broker.admission import Refused
 from agent_env.broker.contract import Refusal
 from agent_env.broker.dialects import SPELLINGS, Route, route_of
 from agent_env.broker.endpoints import Headers
-from agent_env.values import dataclass
 
 STATUS: Final[Mapping[Refusal, int]] = {
     Refusal.TOKEN: 401,

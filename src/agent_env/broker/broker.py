@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -32,7 +32,6 @@ from agent_env.broker.upstream import Begun, Upstream
 from agent_env.defaults import Limits
 from agent_env.errors import AgentEnvError, DeadlineError, ModelUnavailableError
 from agent_env.redaction import Redactor
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, shielded
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from agent_env.broker.contract import Dialect
@@ -15,7 +15,6 @@ from agent_env.broker.upstream import Upstream
 from agent_env.defaults import Limits
 from agent_env.errors import ModelUnavailableError
 from agent_env.redaction import Redactor
-from agent_env.values import dataclass
 
 _QUESTION: Final = "Answer with the word ok."
 _TOKENS: Final = 16

@@ -10,11 +10,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
-
-from agent_env.values import dataclass
 
 MODELS_PORT: Final = 61081
 """Where the broker answers on a place's own loopback, beside the keeper's way out. Above the ports that kernels hand out by themselves."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from agent_env.broker.contract import Dialect, Refusal
-from agent_env.values import dataclass
 
 Json = Any
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -13,7 +13,6 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from agent_env.broker.contract import Dialect, Price
 from agent_env.broker.dialects import VERSION, Route
 from agent_env.redaction import is_masked_config_key
-from agent_env.values import dataclass
 
 Headers = Sequence[tuple[bytes, bytes]]
 _BEARER: Final = "authorization"

@@ -14,13 +14,13 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from agent_env.broker.contract import Dialect
 from agent_env.broker.dialects import SPELLINGS, Route
 from agent_env.errors import StorageError
-from agent_env.values import dataclass
 
 Json = Any
 FORMAT: Final = "agent-env-model-recording/1"

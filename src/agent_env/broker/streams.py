@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.broker.dialects import UsageReader

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -14,7 +15,6 @@ import httpx
 
 from agent_env.defaults import Limits
 from agent_env.errors import ModelUnavailableError
-from agent_env.values import dataclass
 from agent_env.waiting import pause
 
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504, 529})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from agent_env.bundles.model import KINDS, BundleKind, Entry
 from agent_env.documents.updates import Json
 from agent_env.errors import ProblemsError
 from agent_env.ids import LOCAL, derive_id, id_problem
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts

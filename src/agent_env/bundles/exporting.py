@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,6 @@ from agent_env.bundles.reading import LEAVINGS
 from agent_env.documents.artifact import path_problem
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, ProblemsError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts, FileRef

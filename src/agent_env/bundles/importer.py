@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
 from agent_env.errors import NotFoundError, Problem, ProblemsError, UsageError
 from agent_env.ids import home_folder, local_id_root
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores import Document

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from agent_env.bundles.reading import nfc
 from agent_env.documents.spelling import near
 from agent_env.errors import NotFoundError
 from agent_env.ids import LOCAL
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -7,6 +7,7 @@ adopted when it is what would be written now. Content decides everywhere, so a d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.bundles.agents import agent_body
@@ -17,7 +18,6 @@ from agent_env.bundles.planned import Write
 from agent_env.bundles.references import Reference
 from agent_env.documents.updates import Json
 from agent_env.errors import AgentEnvError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.bundles.documents import IMAGE, WRITERS, Hashes
@@ -15,7 +15,6 @@ from agent_env.bundles.planned import BundlePlan, PlannedTask, Write
 from agent_env.bundles.references import ResolvedEntry
 from agent_env.engine.literals import Keep, plan_without_literals, without_literals
 from agent_env.errors import AgentEnvError, Problem, ProblemsError, StorageError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument

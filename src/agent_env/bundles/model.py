@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from agent_env.documents.task import TaskDocument
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 
 class BundleKind(StrEnum):

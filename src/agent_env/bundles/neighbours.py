@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agent_env.bundles.installed import OWN_DISTRIBUTION, Installed, aliases_of, installed_bundles, own_bundle
 from agent_env.bundles.model import REFERENCED_AS
@@ -13,7 +13,6 @@ from agent_env.bundles.resolve import resolve_bundle
 from agent_env.bundles.toml_types import RefKind
 from agent_env.errors import Problem
 from agent_env.ids import LOCAL
-from agent_env.values import dataclass
 
 ALIASED: Mapping[RefKind, str] = {"agent": "agents", "env": "envs"}
 """What can have an alias → its table in `aliases.toml`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.bundles.entries import EntryReader
@@ -20,7 +21,6 @@ from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import home_folder, local_id_root, named_id_root
-from agent_env.values import dataclass
 
 BUNDLE_TOML = "bundle.toml"
 ALIASES_TOML = "aliases.toml"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_env.bundles.model import KINDS, Bundle, Entry
@@ -11,7 +11,6 @@ from agent_env.bundles.references import ResolvedEntry
 from agent_env.documents.seeds import SeedTable
 from agent_env.engine.plan import TaskPlan
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.images import BuildContext

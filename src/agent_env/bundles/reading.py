@@ -9,7 +9,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -17,7 +17,6 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import MAX_DEPTH, parse_json, parse_toml, read_file
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, ProblemsError
-from agent_env.values import dataclass
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ what stays unresolved here is a store reference, verified while planning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import PurePosixPath
 
@@ -23,7 +23,6 @@ from agent_env.documents.updates import Json
 from agent_env.errors import Problem
 from agent_env.ids import LOCAL
 from agent_env.steps.contract import EntityRef
-from agent_env.values import dataclass
 
 
 class Unknown(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -23,7 +23,6 @@ from agent_env.engine.options import RunOptions
 from agent_env.engine.outcome import RunOutcome, described
 from agent_env.errors import AgentEnvError, ProblemsError, SupersededError
 from agent_env.ids import new_run_id
-from agent_env.values import dataclass
 from agent_env.waiting import together
 
 if TYPE_CHECKING:

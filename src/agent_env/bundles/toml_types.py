@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Literal
 
 from agent_env.bundles.model import BundleKind
@@ -12,7 +12,6 @@ from agent_env.documents.reading import at
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 Check = Callable[[Json], str | None]
 """Says what a value must be ("is text"), or None when it is."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.engine.outcome import RunOutcome

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from agent_env.bundles.verdict import Wanted
 from agent_env.defaults import Limits
 from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow

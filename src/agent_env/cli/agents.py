@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import note
 from agent_env.cli.stored import recorded_as_up
 from agent_env.errors import TaskError, UsageError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent

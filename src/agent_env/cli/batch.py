@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
 from agent_env.cli.session import opened_engine, run_async
 from agent_env.errors import AgentEnvError, ProblemsError, UsageError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan

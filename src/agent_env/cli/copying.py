@@ -8,13 +8,13 @@ import shlex
 import shutil
 import tempfile
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from agent_env.cli.output import reader_left, write_bytes
 from agent_env.cli.terminal import standard_input
 from agent_env.errors import NotFoundError, TransferError, UsageError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.places import Entry, Place, Upload

@@ -9,11 +9,11 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_env.documents.spelling import near
 from agent_env.errors import AgentEnvError, NotFoundError, UnsupportedError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -10,13 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_env.cli.output import clean, note
 from agent_env.cli.results import seconds_text
 from agent_env.clock import Clock, SystemClock
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import click
 
 from agent_env.cli.redacting import Redacting
-from agent_env.values import dataclass
 
 
 @dataclass(slots=True)

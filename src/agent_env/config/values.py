@@ -6,7 +6,7 @@ Their classes have no `__eq__` and no generated `__repr__`, which also keeps imp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,6 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem
 from agent_env.redaction import is_masked_config_key, mask_config
-from agent_env.values import dataclass
 
 DEFAULT_AGENT_ID = "@local/agent-env/agents/mini"
 """Deployed where neither a step nor the configuration names an agent. The reference deploys its `claude-code`."""

@@ -7,7 +7,7 @@ import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
@@ -36,7 +36,6 @@ from agent_env.errors import (
 )
 from agent_env.places.place import Upload
 from agent_env.places.ports import candidates, is_free
-from agent_env.values import dataclass
 from agent_env.waiting import poll, shielded
 
 _MARK = PurePosixPath("/.dockerenv")

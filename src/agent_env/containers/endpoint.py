@@ -8,11 +8,11 @@ import os
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.errors import ConfigError, EngineUnavailableError, UnsupportedError
 from agent_env.places.endpoint import is_local
-from agent_env.values import dataclass
 
 _UNIX = "unix://"
 _TCP = ("tcp://", "http://", "https://")

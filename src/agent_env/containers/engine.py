@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,7 +35,6 @@ from agent_env.errors import (
     StorageError,
     TransportLostError,
 )
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 _NO_ANSWER = 900

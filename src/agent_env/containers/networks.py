@@ -12,6 +12,7 @@ import math
 import random
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -28,7 +29,6 @@ from agent_env.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, poll
 
 KIND = "agentenv.network"

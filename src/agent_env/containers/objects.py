@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.containers.engine import Engine
 from agent_env.containers.spec import ROLE
 from agent_env.errors import EngineConflictError, NotFoundError, TransportLostError
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from agent_env.containers.engine import Engine
@@ -38,7 +38,6 @@ from agent_env.places.helper.worker import TcpStream
 from agent_env.places.place import Command, Completed, Ending, Entry, Missing, PlaceKind, Upload
 from agent_env.places.workdir import hand_over, is_concerned
 from agent_env.redaction import Redactor
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 ENTRY_ATTEMPT = "image"

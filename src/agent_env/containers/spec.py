@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from agent_env.places.endpoint import LOOPBACK
-from agent_env.values import dataclass
 
 SANDBOX, RUN, HOME, EPOCH, EXPIRES = (f"agentenv.{name}" for name in ("sandbox", "run", "home", "epoch", "expires"))
 """On every object that we make in an engine."""

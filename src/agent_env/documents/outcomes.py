@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Literal
-
-from agent_env.values import dataclass
 
 Status = Literal["completed", "failed", "cancelled"]
 

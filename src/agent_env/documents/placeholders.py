@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agent_env.documents.reading import at
 from agent_env.documents.seeds import NAMING, SeedTable
 from agent_env.documents.spelling import near
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 Json = Any
 _PLACEHOLDER = re.compile(r"<(\\*)([^<>\n]+)>")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.reading import decode, parse_json, read_file
 from agent_env.errors import Problem, ProblemsError
-from agent_env.values import dataclass
 
 Json = Any
 Seed = Mapping[str, Json]

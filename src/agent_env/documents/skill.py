@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.documents.reading import at, json_problems
 from agent_env.documents.spelling import unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
-from agent_env.values import dataclass
 
 SPEC_VERSION = "0.1"
 SKILL_FILE = "SKILL.md"

@@ -6,7 +6,7 @@ Two shapes are read: the list of steps that people write, and the stored `{id, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,6 @@ from agent_env.documents.reading import at, json_problems
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import NAME_HINT, id_problem, name_problem
-from agent_env.values import dataclass
 
 Json = Any
 _SHOWN_KEYS = 8

@@ -8,9 +8,8 @@ survive, and a retry takes an attempt back by leaving it out of the fold.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
-
-from agent_env.values import dataclass
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list or dict of them."""

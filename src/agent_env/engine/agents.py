@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +34,6 @@ from agent_env.errors import InfrastructureError, UserError
 from agent_env.places import Shape, View
 from agent_env.places.ports import candidates, is_free
 from agent_env.sandboxes.contract import SandboxSpec
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, shielded
 
 if TYPE_CHECKING:

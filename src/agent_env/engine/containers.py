@@ -6,6 +6,7 @@ They carry the labels and the token of their sandbox, are held to its network po
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env import keeper
@@ -24,7 +25,6 @@ from agent_env.sandboxes.contract import LeadsToHost, SandboxSpec, TakesSecrets
 from agent_env.steps.contract import ContainerRequest
 from agent_env.steps.requests import GRANT_HINT
 from agent_env.stores.records import Resource
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

@@ -8,11 +8,10 @@ into it is told to return updates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, SetMetadata, Update
-from agent_env.values import dataclass
 
 
 def _read_only(*_: object, **__: object) -> NoReturn:

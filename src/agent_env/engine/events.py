@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.clock import Clock, timestamp
 from agent_env.documents.updates import Json
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.redaction import Redactor

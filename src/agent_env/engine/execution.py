@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from agent_env.engine.teardown import sandbox_ids
 from agent_env.errors import AgentEnvError, StepTimeoutError, StorageError
 from agent_env.steps.contract import Step, StepResult
 from agent_env.stores.records import UsedDocument
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, shielded
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +28,6 @@ from agent_env.errors import AgentEnvError, NotFoundError, RunOwnedError
 from agent_env.sandboxes.contract import Sweeps
 from agent_env.stores.records import OPEN_STATES
 from agent_env.stores.retention import live_objects
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

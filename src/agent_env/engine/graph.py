@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from agent_env.documents.task import ancestries
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.defaults import MIB
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.images import Progress

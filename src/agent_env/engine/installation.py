@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env.clock import Clock, timestamp
 from agent_env.stores.installation import InstallationKey, home_of
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config import Config

@@ -6,6 +6,7 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from agent_env.errors import UserError
 from agent_env.places import Command, Place
 from agent_env.sandboxes.contract import LeadsToHost
 from agent_env.steps.requests import InstallRequest
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.broker import ModelAccess

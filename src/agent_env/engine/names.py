@@ -6,6 +6,7 @@ Only what steps *say* is looked at, so a name that nothing can provide is found 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 
@@ -16,7 +17,6 @@ from agent_env.errors import Problem
 from agent_env.ids import NAME_HINT, name_problem
 from agent_env.steps.contract import Step
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget, EnvironmentTarget, SandboxTarget
-from agent_env.values import dataclass
 
 SHOWN_NAMES, COMPARED_NAMES = 10, 300
 """How many names a hint lists, and among how many a near spelling is looked for."""

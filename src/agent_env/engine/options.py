@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_env.documents.updates import Json
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
@@ -12,7 +12,6 @@ from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
 from agent_env.documents.updates import Json
 from agent_env.engine.teardown import TeardownReport
 from agent_env.errors import AgentEnvError, ProblemsError, SandboxUnavailableError, TransportLostError
-from agent_env.values import dataclass
 
 Word = Literal["passed", "scored below 1", "unscored", "failed", "cancelled"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from agent_env.agents.settings import AgentSettings
@@ -38,7 +38,6 @@ from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import InfrastructureError, StorageError, SupersededError, UsageError
 from agent_env.stores.handover import STOP_NOTE
 from agent_env.stores.records import DURATION_NOTE, Lease, StoredRun
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config import Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ from agent_env.engine.names import name_problems, unprintable_names
 from agent_env.errors import NotFoundError, Problem, ProblemsError
 from agent_env.steps.contract import Step
 from agent_env.steps.registry import meant_type, read_step
-from agent_env.values import dataclass
 
 
 class ArtifactSource(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from agent_env.defaults import GIB, MIB, Limits
@@ -17,7 +18,6 @@ from agent_env.engine.preflight_values import values_missing
 from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.steps.requests import GRANT_HINT, docker_refusal
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_env.engine.plan import TaskPlan
 from agent_env.engine.preflight_values import and_more
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config.values import ModelConfig

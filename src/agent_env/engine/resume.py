@@ -6,6 +6,7 @@ Nothing that a committed attempt did is done again, unless its place is gone and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from agent_env.engine.teardown import sandbox_ids
 from agent_env.errors import ContainerNotRunningError, PlaceLostError, ResumeRefusedError, SandboxUnavailableError
 from agent_env.steps.contract import OnResume
 from agent_env.stores.records import OPEN_STATES
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

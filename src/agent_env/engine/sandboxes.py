@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,6 @@ from agent_env.sandboxes.contract import MayBeAway, PreparesImages, Provider, Sa
 from agent_env.sandboxes.reporting import Reporting
 from agent_env.steps.contract import SandboxRequest
 from agent_env.stores.records import OPEN_STATES, Lease, Resource, ResourceRow
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, shielded
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
 from agent_env.engine.graph import Graph
 from agent_env.engine.signals import Cancellation
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,7 +23,6 @@ from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import PlacementError
 from agent_env.steps.contract import Decision
 from agent_env.stores.records import Lease
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.engine.agents import Agents

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
@@ -14,7 +14,6 @@ from agent_env.documents.updates import Json
 from agent_env.engine.installation import SANDBOX_LABEL
 from agent_env.errors import RunOwnedError
 from agent_env.stores.records import OPEN_STATES, ResourceRow
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

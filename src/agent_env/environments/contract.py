@@ -7,7 +7,7 @@ record alone, in any process, and gives the same answers there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from agent_env.defaults import DEFAULT_LIMITS
@@ -15,7 +15,6 @@ from agent_env.documents.records import DeployedEnvironment
 from agent_env.documents.stored import Ref, StoredDocument
 from agent_env.environments.making import ContainerWanted, Held, Making, SandboxWanted
 from agent_env.places import Endpoint, Place, View
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource

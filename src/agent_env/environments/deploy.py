@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal
 
 from agent_env.documents.environment import (
@@ -33,7 +33,6 @@ from agent_env.environments.records import check_record, new_instance_id
 from agent_env.environments.registry import BUILT_IN, environment_provider
 from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import AgentEnvError, InfrastructureError, NotFoundError, Problem, ProblemsError, UserError
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_env_sdk.wire.errors import Applied
@@ -14,7 +15,6 @@ from agent_env_sdk.wire.names import LOAD_JOBS
 
 from agent_env.environments.faults import EnvironmentFailedError, EnvironmentUnreachableError
 from agent_env.errors import AgentEnvError, DeadlineError
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, deadline, shielded
 
 if TYPE_CHECKING:

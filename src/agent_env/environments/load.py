@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,7 +17,6 @@ from agent_env.environments.faults import EnvironmentFailedError, NotAdvertisedE
 from agent_env.environments.jobs import LoadProgress
 from agent_env.environments.transfers import SERVER_FOLDER, WEBSITE_FOLDER, Seed, inlined, staged
 from agent_env.errors import AgentEnvError, PlacementError
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, shielded
 
 Json = Any

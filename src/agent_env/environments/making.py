@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent_env.places import Place, Shape
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource

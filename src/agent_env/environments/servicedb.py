@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from agent_env.environments.readiness import listening
 from agent_env.errors import InfrastructureError, UnsupportedError
 from agent_env.places import Command, Place
 from agent_env.sandboxes.contract import LeadsToHost
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, poll
 
 if TYPE_CHECKING:

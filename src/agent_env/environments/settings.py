@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
-
-from agent_env.values import dataclass
 
 BASE_IMAGE_KEY = "envs.base_image"
 DATABASE_IMAGE_KEY = "envs.database_image"

@@ -8,6 +8,7 @@ import binascii
 import json
 import mimetypes
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -19,7 +20,6 @@ from agent_env.environments.faults import EnvironmentFailedError
 from agent_env.environments.http import answered, new_client
 from agent_env.errors import StorageError
 from agent_env.places import Upload
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments.client import EnvironmentClient

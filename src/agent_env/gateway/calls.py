@@ -7,7 +7,7 @@ import json
 from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 from agent_env_sdk.wire.clock import ClockError, current_time
@@ -23,7 +23,6 @@ from agent_env.gateway.questions import refusal
 from agent_env.gateway.ruling import Ruling
 from agent_env.gateway.session import Audience, ChildError, Reply
 from agent_env.gateway.trajectory import RawJson, Trajectory
-from agent_env.values import dataclass
 
 ROUTED_KEYS = ("name", "arguments")
 """Keys of a call's parameters, besides its `_meta`, that decide what happens."""

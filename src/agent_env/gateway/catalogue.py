@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from agent_env_sdk.wire.access import ToolAccess
@@ -17,7 +18,6 @@ from agent_env_sdk.wire.names import ANY
 from agent_env.gateway import jsontext, uris
 from agent_env.gateway.child import Child
 from agent_env.gateway.listing import KINDS, PROMPTS, RESOURCES, TEMPLATES, TOOLS, Kind, Listed
-from agent_env.values import dataclass
 
 NATIVE = ""
 """Stands for the gateway itself where a server's name would."""

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -16,7 +16,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from agent_env.defaults import DEFAULT_GATEWAY_LIMITS, GatewayLimits
 from agent_env.errors import ConfigError
-from agent_env.values import dataclass
 
 CONFIG_VARIABLE = "AGENTENV_GATEWAY_CONFIG"
 KEY_VARIABLE = "AGENTENV_GATEWAY_KEY"

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent_env.defaults import GatewayLimits
 from agent_env.gateway.child import Child, Wish
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.tokens import SessionId
-from agent_env.values import dataclass
 
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 _KEY = "following/"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.gateway import jsontext
@@ -17,7 +17,6 @@ from agent_env.gateway.listing import CHANGES
 from agent_env.gateway.nursery import Nursery, log
 from agent_env.gateway.questions import QUESTIONS, refusal
 from agent_env.gateway.session import Audience, Reply, Session, shown
-from agent_env.values import dataclass
 
 UPDATED = "notifications/resources/updated"
 

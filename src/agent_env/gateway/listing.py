@@ -5,13 +5,13 @@ that the gateway must know of it.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agent_env_sdk.wire.names import HIDDEN_META
 
 from agent_env.gateway import jsontext
 from agent_env.gateway.session import ChildError, Fault, Reply, shown
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

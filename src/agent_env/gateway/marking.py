@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import count
 
 from agent_env_sdk.wire.names import ROLE_META, SESSION_META
 
 from agent_env.gateway import jsontext
-from agent_env.values import dataclass
 
 _IDENTITY = {ROLE_META.casefold(), SESSION_META.casefold()}
 _PROGRESS = "progressToken"

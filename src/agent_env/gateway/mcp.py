@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -29,7 +30,6 @@ from agent_env.gateway.ruling import Ruling
 from agent_env.gateway.session import Reply
 from agent_env.gateway.streams import Streams
 from agent_env.gateway.tokens import SessionId, read_session, session_id
-from agent_env.values import dataclass
 
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, REFUSED = -32700, -32600, -32601, -32602, -32000

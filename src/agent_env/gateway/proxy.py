@@ -6,6 +6,7 @@ import asyncio
 import json
 import posixpath
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -16,7 +17,6 @@ from agent_env.gateway import jsontext
 from agent_env.gateway.asgi import Incoming, RequestTooLargeError
 from agent_env.gateway.backend import Backend, declared_mcp
 from agent_env.gateway.calls import Calls
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     import httpx

@@ -6,13 +6,13 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext
 from agent_env.gateway.session import Reply
 from agent_env.gateway.tokens import SessionId
-from agent_env.values import dataclass
 
 METHOD_NOT_FOUND, REFUSED = -32601, -32000
 QUESTIONS: Final[Mapping[str, str]] = {"sampling/createMessage": "sampling", "elicitation/create": "elicitation", "roots/list": "roots"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import urljoin, urlsplit
@@ -19,7 +19,6 @@ from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext, sse
 from agent_env.gateway.exchange import Exchange, ExchangeError, Response, TooLargeError
 from agent_env.gateway.nursery import log
-from agent_env.values import dataclass
 
 CLIENT_NAME = "agent-env-gateway"
 _ACCEPT = "application/json, text/event-stream"

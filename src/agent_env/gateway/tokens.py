@@ -11,8 +11,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Sequence
-
-from agent_env.values import dataclass
+from dataclasses import dataclass
 
 PREFIX = "aet_"
 _NONCE_BYTES = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from agent_env.errors import (
     AgentEnvError,
@@ -12,7 +13,6 @@ from agent_env.errors import (
     InfrastructureError,
     StorageError,
 )
-from agent_env.values import dataclass
 
 LOGIN_HINT = "`docker login` to it, or put its user and password under [images.registries] of the configuration"
 

@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.defaults import KIB, Limits
@@ -23,7 +23,6 @@ from agent_env.images.packing import tar_stream
 from agent_env.images.progress import Bytes, OnProgress, Progress, Stage
 from agent_env.images.reference import DOCKER_HUB, ImageReference, reference_problem
 from agent_env.redaction import is_secret_key
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 _STEP = re.compile(r"STEP (\d+)/(\d+) ?: (.*)", re.IGNORECASE)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_env.images.opening import open_images
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config import Config

@@ -9,14 +9,13 @@ import posixpath
 import stat
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_env.defaults import MIB
 from agent_env.errors import Problem, ProblemsError
 from agent_env.images.dockerignore import IGNORE_FILE, Ignore
-from agent_env.values import dataclass
 
 SCHEME = 1
 """Of `source_digest`: a change of what it covers is another scheme (reference)."""

@@ -7,7 +7,7 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,6 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import ConfigError
 from agent_env.images.reference import DOCKER_HUB, HUB_NAMES
 from agent_env.stores.secrets import Secret
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 _HUB_KEY = "https://index.docker.io/v1/"

@@ -10,13 +10,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 
 from pathspec import PathSpec
 from pathspec.pattern import RegexPattern
 
 from agent_env.errors import Problem
-from agent_env.values import dataclass
 
 IGNORE_FILE = ".dockerignore"
 _BOM = "\ufeff"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from agent_env.errors import ImagePlatformError
 from agent_env.images.engine_api import EngineAnswerError, EngineApi
 from agent_env.images.platforms import Platform, emulated_architectures
 from agent_env.images.reference import ImageReference, is_digest, reference_problem
-from agent_env.values import dataclass
 
 SOURCES_LABEL = "dev.agentenv.sources"
 """Label of what was built from a context: its digest (reference)."""

@@ -6,12 +6,11 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.errors import StorageError
-from agent_env.values import dataclass
 
 STATE_FOLDER = "images"
 """Below the state folder: all that this room keeps."""

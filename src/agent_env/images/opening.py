@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.config.checks import is_reference
@@ -15,7 +16,6 @@ from agent_env.images.wheelhouse import Wheelhouse
 from agent_env.stores.installation import home_of
 from agent_env.stores.opening import SECRETS_FILE
 from agent_env.stores.secrets import Secret, Secrets
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config import Config

@@ -5,10 +5,10 @@ from __future__ import annotations
 import platform as machine
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.errors import UserError
-from agent_env.values import dataclass
 
 ARCHITECTURES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64", "i386": "386", "i686": "386", "armhf": "arm", "armv7l": "arm"}
 """Other spellings → the one that images use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent_env.defaults import Limits
@@ -15,7 +15,6 @@ from agent_env.images.oci.sources import ArchiveSource, LayoutSource
 from agent_env.images.opening import Opened
 from agent_env.images.platforms import Platform
 from agent_env.images.reference import ImageReference
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent_env.errors import Problem, ProblemsError, StorageError
@@ -27,7 +27,6 @@ from agent_env.images.own_wheels import OWN, own_wheel
 from agent_env.images.reference import ImageReference
 from agent_env.images.wheelhouse import Wheelhouse, Wheels
 from agent_env.images.whole import written
-from agent_env.values import dataclass
 
 FOLDER = "wheels"
 _ASKED = re.compile(r"#\s*agent-env:\s*(.*)")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from agent_env.errors import UserError
 from agent_env.ids import LOCAL, is_local, key_segment
-from agent_env.values import dataclass
 
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.defaults import MIB, Limits
@@ -14,7 +15,6 @@ from agent_env.images import transfer
 from agent_env.images.engine_api import EngineAnswerError, EngineApi
 from agent_env.images.held import HeldImage, inspect
 from agent_env.images.reference import ImageReference
-from agent_env.values import dataclass
 
 _LOADED = re.compile(r"Loaded image(?: ID)?: (\S+)")
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from agent_env.images.engine_api import EngineAnswerError, EngineApi
 from agent_env.images.held import EngineHost, HeldImage, inspect, labelled
 from agent_env.images.ledger import Build, Ledger
 from agent_env.images.locks import turn_if_free
-from agent_env.values import dataclass
 
 _KEEP_PARENTS = {"noprune": "1"}
 """The engine would also remove untagged parents, which may be somebody else's build cache."""

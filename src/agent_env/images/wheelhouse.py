@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.clock import Clock, SystemClock
@@ -23,7 +24,6 @@ from agent_env.images.locks import turn, turn_if_free
 from agent_env.images.oci.tree import remove_below
 from agent_env.images.platforms import Platform
 from agent_env.redaction import mask_user_info
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, shielded
 
 FOLDER = "wheelhouses"

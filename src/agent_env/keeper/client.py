@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,7 +23,6 @@ from agent_env.keeper.records import MOST_TOLD, Carried, FromHost, Records
 from agent_env.keeper.wiring import egress_of
 from agent_env.places.helper.connection import connected_socket
 from agent_env.stores.owners import Life, Owner
-from agent_env.values import dataclass
 from agent_env.waiting import back_off, deadline, poll
 
 if TYPE_CHECKING:

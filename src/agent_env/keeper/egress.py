@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from agent_env.defaults import Limits
 from agent_env.errors import DeadlineError, InfrastructureError
@@ -10,7 +11,6 @@ from agent_env.keeper import http, socks
 from agent_env.keeper.outside import Outside, Reached, Refusal, Unreached
 from agent_env.keeper.policy import Policy
 from agent_env.keeper.splice import Inlet, Pipe
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 

@@ -8,12 +8,12 @@ import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_env.defaults import Limits
 from agent_env.errors import DeadlineError
 from agent_env.keeper.policy import Address, Policy, literal, normal_host, shown_host
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 Resolve = Callable[[str], Awaitable[Sequence[str]]]

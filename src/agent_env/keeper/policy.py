@@ -10,9 +10,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-
-from agent_env.values import dataclass
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network

@@ -11,13 +11,12 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_env.errors import InternalError, StorageError
 from agent_env.host import boot_id, boot_seconds
-from agent_env.values import dataclass
 
 MOST_TOLD = 100
 """Different refusals of one place that are told."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit, urlunsplit
-
-from agent_env.values import dataclass
 
 LOOPBACK = "127.0.0.1"
 

@@ -7,12 +7,10 @@ as it exists. Providers give channels; everything that a step needs is derived f
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
-
-from agent_env.values import dataclass
 
 
 class PlaceKind(StrEnum):

@@ -6,10 +6,10 @@ names one place; `engine` turns it into the live place. Nothing here touches the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_env.errors import PlacementError
-from agent_env.values import dataclass
 
 
 class TargetKind(StrEnum):

@@ -7,7 +7,7 @@ One that can only run a program with a byte stream gets its places from `sandbox
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -16,7 +16,6 @@ from agent_env.defaults import Limits
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import InfrastructureError
 from agent_env.places import Place, Published, Shape
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.containers.engine import Engine

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from struct import Struct
 from typing import TYPE_CHECKING, NoReturn
@@ -22,7 +23,6 @@ from agent_env.places import Place, PlaceKind, Published
 from agent_env.places.helper import HelperConfig, HelperPlace, binary_path
 from agent_env.places.helper.connection import Connection, open_connection
 from agent_env.sandboxes.contract import ByteStream, Level, OpenStream, SandboxInfo
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

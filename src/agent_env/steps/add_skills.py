@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -21,7 +21,6 @@ from agent_env.errors import Problem, UnsupportedError, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget
-from agent_env.values import dataclass
 
 _SLUG_CHARACTERS, _DIGEST_CHARACTERS = 45, 12
 """Of a made skill's name (reference)."""

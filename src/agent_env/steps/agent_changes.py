@@ -6,13 +6,12 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_env.agents import changelogs
 from agent_env.errors import AgentEnvError, InfrastructureError, NotFoundError, Problem, UserError
 from agent_env.ids import derive_id, fs_safe
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, pause
 
 if TYPE_CHECKING:

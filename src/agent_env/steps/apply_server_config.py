@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field
@@ -12,7 +13,6 @@ from agent_env.errors import AgentEnvError, TaskError
 from agent_env.steps.contract import EntityRef, OnResume, Run, StepResult
 from agent_env.steps.environment_step import NO_CARD, NOT_ADVERTISED, ON_AN_ENVIRONMENT, EnvironmentStep, entry, named_servers, unadvertised
 from agent_env.steps.fields import Seconds
-from agent_env.values import dataclass
 
 _REASONS = {NO_CARD: NO_CARD, NOT_ADVERTISED: "extension_not_advertised"}
 """As this step's records spell them (reference)."""

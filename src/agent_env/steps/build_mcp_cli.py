@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,6 @@ from agent_env.errors import AgentEnvError, UnsupportedError, UserError
 from agent_env.ids import derive_id
 from agent_env.steps.contract import EntityRef, OnResume, Run, StepResult
 from agent_env.steps.environment_step import EnvironmentStep, servers_of
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments import LiveEnvironment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar, Self
@@ -20,7 +20,6 @@ from agent_env.steps.collecting import NOT_THERE, Listing, choose, listed, named
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Texts, settle_target
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
-from agent_env.values import dataclass
 
 SHOWN_FILES = 100
 SHOWN_FAILURES = 5

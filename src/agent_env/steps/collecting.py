@@ -6,7 +6,7 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from agent_env.documents.updates import Json
 from agent_env.errors import TaskError, UserError
 from agent_env.places import FileKind, Missing, Place
 from agent_env.steps.contract import Run
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.steps.collect_artifacts import CollectArtifacts

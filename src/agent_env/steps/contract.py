@@ -8,6 +8,7 @@ has come; both are implemented by `engine`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -18,7 +19,6 @@ from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
 from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.run import Decision, Run, Tell
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

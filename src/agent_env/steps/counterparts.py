@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_env.agents.contract import End, LiveAgent, Outgoing, Turn
 from agent_env.documents.records import DeployedAgent
 from agent_env.errors import UserError
 from agent_env.steps.user_rules import Rules
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.steps.contract import Run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -22,7 +22,6 @@ from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Ru
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent

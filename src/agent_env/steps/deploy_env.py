@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -16,7 +17,6 @@ from agent_env.errors import AgentEnvError, Problem, UserError
 from agent_env.steps.contract import EntityRef, EnvironmentRequest, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import overridden_seconds
 from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

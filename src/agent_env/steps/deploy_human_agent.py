@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env_sdk.wire.a2a import A2A_PATH, V0_3
@@ -13,7 +14,6 @@ from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, Upda
 from agent_env.errors import DeadlineError, InfrastructureError, Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 DEFAULT_NAME = "human_agent"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -17,7 +18,6 @@ from agent_env.errors import Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult
 from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

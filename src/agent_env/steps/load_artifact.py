@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -19,7 +19,6 @@ from agent_env.steps.fields import OptionalName, Whole, settle_target
 from agent_env.steps.landing import landed
 from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from agent_env_sdk.wire.names import DISABLE_TOOL, ENABLE_TOOL
@@ -12,7 +13,6 @@ from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.steps.contract import EntityRef, OnResume, Run, StepResult
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep, entry
 from agent_env.steps.fields import Texts
-from agent_env.values import dataclass
 
 _URIS = {"disable": DISABLE_TOOL, "enable": ENABLE_TOOL}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from agent_env_sdk.wire.agent_extensions import PEER_AGENTS, find
@@ -14,7 +15,6 @@ from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, UnsupportedError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import Texts
-from agent_env.values import dataclass
 
 HEADERS = "headers"
 """A feature of cards: the agent sends what it is told of a peer's headers."""

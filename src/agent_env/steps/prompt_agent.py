@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from agent_env_sdk.wire.parts import Part, TextPart
@@ -26,7 +27,6 @@ from agent_env.steps.prompting import Prompting, TurnRecord, quietly
 from agent_env.steps.state_series import Series, SnapshotConfig
 from agent_env.steps.targets import DEFAULT_AGENT
 from agent_env.steps.user_rules import kept_trigger_states
-from agent_env.values import dataclass
 from agent_env.waiting import shielded
 
 _PARTS: TypeAdapter[list[Part]] = TypeAdapter(list[Part])

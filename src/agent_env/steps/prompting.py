@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import asdict, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from agent_env.agents.contract import Accepted, End, Ended, LiveAgent, Outgoing,
 from agent_env.agents.normalise import HEARD_FORMAT, atif, events_of, said, tokens, tool_calls
 from agent_env.agents.trajectories import Keeping
 from agent_env.errors import AgentEnvError
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -23,7 +24,6 @@ from agent_env.errors import (
 from agent_env.ids import fs_safe
 from agent_env.places import ROOT_USER, Command, Completed, Ending, Entry, FileKind, Missing, Place, Upload
 from agent_env.steps.contract import Run
-from agent_env.values import dataclass
 from agent_env.waiting import shielded
 
 STAGING = PurePosixPath("/tmp/agent_env_run_code")

@@ -8,6 +8,7 @@ import itertools
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath
 from types import NoneType, UnionType
@@ -18,7 +19,6 @@ from pydantic import BaseModel
 from agent_env.documents.updates import Json
 from agent_env.steps.contract import OnResume, Step
 from agent_env.steps.registry import BUILT, step_class
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from agent_env_sdk.wire.agent_extensions import TRIGGERS
@@ -12,7 +13,6 @@ from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, UnsupportedError, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.targets import DEFAULT_AGENT
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

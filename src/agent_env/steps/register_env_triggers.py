@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from agent_env_sdk.wire.names import DEFAULT_ROLE, TRIGGERS
@@ -14,7 +15,6 @@ from agent_env.errors import DeadlineError, Problem, TaskError, UnsupportedError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep, entry
 from agent_env.steps.fields import OptionalName, Seconds, Texts
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from agent_env.documents.updates import Json
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent

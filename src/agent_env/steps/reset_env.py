@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env_sdk.wire.names import RESET
@@ -12,7 +13,6 @@ from agent_env.errors import PlacementError, UnsupportedError
 from agent_env.steps.contract import EntityRef, OnResume, Run, StepResult
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep
 from agent_env.steps.seeding import load_again
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

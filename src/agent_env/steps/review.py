@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env.defaults import DEFAULT_LIMITS
@@ -10,7 +11,6 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import ReviewAbortedError
 from agent_env.steps.contract import Decision, EntityRef, OnResume, Run, Step, StepResult
 from agent_env.steps.fields import Seconds
-from agent_env.values import dataclass
 
 STRUCTURED_CHARACTERS = 16000
 RESPONSE_CHARACTERS = 4000

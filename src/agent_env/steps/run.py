@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent_env.documents.updates import Json
 from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent, McpServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -18,7 +18,6 @@ from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id, s
 from agent_env.steps.python_code import PythonCode, marked
 from agent_env.steps.script import NoScript, Script, select_script
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
-from agent_env.values import dataclass
 
 SUMMARY_LENGTH = 60
 """Characters of a result in the progress view: what fits beside a task's and a step's name."""

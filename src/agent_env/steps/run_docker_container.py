@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
@@ -22,7 +22,6 @@ from agent_env.steps.deploy_sandbox import Port, variables
 from agent_env.steps.fields import SECRET, OptionalName, Texts, Whole
 from agent_env.steps.image_names import image_problems
 from agent_env.steps.targets import SandboxTarget
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 if TYPE_CHECKING:

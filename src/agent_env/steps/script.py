@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-
-from agent_env.values import dataclass
 
 RESERVED = frozenset({"runner.py", "input.json", "output.json"})
 SINGLE = "script.py"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 from agent_env_sdk.wire.agent_extensions import SNAPSHOT
@@ -17,7 +18,6 @@ from agent_env.steps import agent_states
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Seconds, Whole
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +22,6 @@ from agent_env.ids import derive_id, fs_safe
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Seconds
 from agent_env.steps.targets import EnvironmentTarget
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments import LiveEnvironment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from agent_env_sdk.wire.clock import ClockError, parse_instant, parse_rate
@@ -14,7 +15,6 @@ from agent_env.errors import Problem, UnsupportedError, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep, entry, servers_of, unadvertised
 from agent_env.steps.fields import Number, Seconds
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments import LiveEnvironment

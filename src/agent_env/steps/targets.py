@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent_env.values import dataclass
+from dataclasses import dataclass
 
 DEFAULT_AGENT = "default-agent"
 """The agent that a step means when it names no target (reference)."""

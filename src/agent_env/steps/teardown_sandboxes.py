@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pydantic import field_validator, model_validator
@@ -13,7 +14,6 @@ from agent_env.errors import AgentEnvError
 from agent_env.steps import agent_changes
 from agent_env.steps.contract import EntityRef, OnResume, Run, Step, StepResult
 from agent_env.steps.fields import Texts
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_env_sdk.wire.agent_extensions import TRIGGERS
@@ -14,7 +14,6 @@ from agent_env_sdk.wire.names import TRIGGERS as ENVIRONMENT_TRIGGERS
 from agent_env.agents.contract import LiveAgent
 from agent_env.clock import timestamp
 from agent_env.errors import AgentEnvError, InfrastructureError
-from agent_env.values import dataclass
 from agent_env.waiting import back_off
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from agent_env.defaults import MIB
 from agent_env.errors import NotFoundError, StorageError
-from agent_env.values import dataclass
 
 SCHEME = "sha256:"
 _CHUNK_BYTES = MIB

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.clock import timestamp
 from agent_env.errors import ConcurrentModificationError, StorageError, UserError
 from agent_env.stores.connection import Connection, Row
 from agent_env.stores.packing import dump
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores.database import Database

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.clock import timestamp
 from agent_env.stores.connection import Row
 from agent_env.stores.packing import Packing, dump
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores.database import Database

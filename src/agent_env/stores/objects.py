@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,7 +19,6 @@ from agent_env.clock import timestamp
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import NotFoundError, StorageError, UnsupportedError
 from agent_env.stores.batches import SCHEME, Batch, ObjectRef, storage_errors, sync
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.stores.database import Database

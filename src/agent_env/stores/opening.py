@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.config.checks import is_reference
@@ -12,7 +13,6 @@ from agent_env.stores.documents import Documents
 from agent_env.stores.journal import Journal
 from agent_env.stores.objects import Objects
 from agent_env.stores.secrets import Secrets
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.config import Config

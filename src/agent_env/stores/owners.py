@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
 from agent_env import host
-from agent_env.values import dataclass
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]" if host.IS_LINUX else ""
 """The kernel's fixed name of the namespace that every machine boots into (PROC_PID_INIT_INO); other systems have none."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from agent_env.stores.owners import Owner
-from agent_env.values import dataclass
 
 Json = Any
 RunStatus = Literal["queued", "running", "completed", "failed", "cancelled"]

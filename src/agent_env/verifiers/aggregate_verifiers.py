@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import model_validator
@@ -12,7 +13,6 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import NotFoundError
 from agent_env.steps.contract import EntityRef, OnResume, Run, Step, StepResult
 from agent_env.steps.fields import Texts, default_to_id
-from agent_env.values import dataclass
 from agent_env.verifiers.scoring import Aggregator, aggregate
 
 

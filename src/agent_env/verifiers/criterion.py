@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -14,7 +14,6 @@ from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
 from agent_env.steps.fields import Number, Texts
-from agent_env.values import dataclass
 
 
 def _path_texts(value: Any) -> Any:

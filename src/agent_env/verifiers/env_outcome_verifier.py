@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -20,7 +20,6 @@ from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
 from agent_env.steps.environment_step import EnvironmentStep
 from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id
 from agent_env.steps.python_code import PythonCode, marked
-from agent_env.values import dataclass
 from agent_env.verifiers.packages import packages_for
 from agent_env.verifiers.run_records import run_record
 from agent_env.verifiers.scoring import Aggregator, aggregate

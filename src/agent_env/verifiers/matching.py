@@ -12,11 +12,11 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.defaults import KIB
 from agent_env.errors import DeadlineError, InfrastructureError, TaskError
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 _BACKTRACKS = re.compile(r"[*+?{(|]")

@@ -6,9 +6,8 @@ What was not recorded never fails to load: asking for it raises `RunRecordUnavai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-from agent_env.values import dataclass
 
 
 class RunRecordUnavailableError(Exception):

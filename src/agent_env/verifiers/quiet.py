@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -11,7 +12,6 @@ from agent_env.errors import InfrastructureError
 from agent_env.places import LedgerEntry, Missing, Place
 from agent_env.steps.contract import Run
 from agent_env.steps.targets import AgentTarget, SandboxTarget, Target
-from agent_env.values import dataclass
 from agent_env.waiting import shielded
 
 Quiesce = Literal["leave", "freeze", "kill"]

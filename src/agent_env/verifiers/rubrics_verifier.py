@@ -7,7 +7,7 @@ can't be trusted nothing is scored. What the agent wrote is evidence and never s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_serializer, model_validator
@@ -17,7 +17,6 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import Number, OptionalName, Seconds, Texts, Whole, default_to_id
-from agent_env.values import dataclass
 from agent_env.verifiers.answers import answer_to, failed_answer
 from agent_env.verifiers.judging.filtering import TrajectoryFilter
 from agent_env.verifiers.judging.oracle import OracleCase, oracle_problems

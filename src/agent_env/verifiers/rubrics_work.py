@@ -7,10 +7,9 @@ import base64
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.agreement import Labelled, agreement
 from agent_env.verifiers.judging.asking import JudgeFaultError
 from agent_env.verifiers.judging.evidence import Asked, evidence_of

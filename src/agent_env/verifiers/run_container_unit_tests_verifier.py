@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Annotated, Any, ClassVar
 
@@ -33,7 +33,6 @@ from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepR
 from agent_env.steps.deploy_sandbox import variables
 from agent_env.steps.fields import SECRET, OptionalName, Seconds, Texts, default_to_id
 from agent_env.steps.targets import SandboxTarget
-from agent_env.values import dataclass
 
 OUTPUT_BYTES = 16 * MIB
 """How much of each stream is kept."""

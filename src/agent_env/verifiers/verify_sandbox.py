@@ -7,6 +7,7 @@ reached or read is an error of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal, Self
@@ -20,7 +21,6 @@ from agent_env.places import Completed, Deed, Ending, Entry, FileKind, Missing, 
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Seconds, default_to_id, settle_target
 from agent_env.steps.targets import Target, choose_target
-from agent_env.values import dataclass
 from agent_env.verifiers.criterion import (
     BashCommandSucceeds,
     Criterion,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,6 @@ from agent_env import conformance
 from agent_env.agents.contract import Outgoing, Turn
 from agent_env.agents.faults import AgentFailedError, AgentUnreachableError
 from agent_env.conformance import SkippedError, Verdict, holds
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents.live import RecordedAgent

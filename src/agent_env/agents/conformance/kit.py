@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_env.agents.conformance.abilities import CHANGES, FILES, PLACES, SEEING, WHOSE
@@ -11,7 +12,6 @@ from agent_env.agents.conformance.extensions import CONFIG, MCP, MODEL, PEERS, R
 from agent_env.agents.conformance.speaking import ACCESS, CARD, CORE
 from agent_env.clock import Clock
 from agent_env.conformance import Findings, run_each
-from agent_env.values import dataclass
 
 _AREAS = (
     *(CARD, CORE, ACCESS, CONFIG, MCP, SKILLS, TRAJECTORIES, PEERS, RULES, STORE, STATE),

@@ -12,7 +12,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from agent_env.cli.completing import AGENT_TARGETS, ENVS, MODELS, PROVIDERS
 from agent_env.cli.frame import Command, FiniteRange
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.agents import LiveAgent, Turn

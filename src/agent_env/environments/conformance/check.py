@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,6 @@ from agent_env_sdk.wire.names import READY_PATH
 from agent_env import conformance
 from agent_env.conformance import Result, SkippedError, Verdict, holds
 from agent_env.environments.faults import EnvironmentUnreachableError, NotAdvertisedError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.environments.client import EnvironmentClient

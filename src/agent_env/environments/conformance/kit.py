@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from agent_env.clock import Clock
@@ -11,7 +12,6 @@ from agent_env.environments.conformance.check import Check, Gate, Subject, Verdi
 from agent_env.environments.conformance.data import CORE, ROUND_TRIP
 from agent_env.environments.conformance.serving import CARD, REACHABILITY
 from agent_env.environments.conformance.tools import EXTENSIONS, SPEC, TOOL_SCHEMA
-from agent_env.values import dataclass
 
 CHECKS: tuple[Check, ...] = tuple(
     check for area in (REACHABILITY, CARD, CORE, TOOL_SCHEMA, EXTENSIONS, SPEC, ROUND_TRIP) for check in area.checks

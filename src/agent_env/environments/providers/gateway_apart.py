@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agent_env_sdk.wire.names import DATABASE_VARIABLE
@@ -31,7 +31,6 @@ from agent_env.errors import EngineFailedError, InfrastructureError, PortTakenEr
 from agent_env.places import Place, Shape
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.places.ports import candidates, is_free
-from agent_env.values import dataclass
 from agent_env.waiting import together
 
 if TYPE_CHECKING:

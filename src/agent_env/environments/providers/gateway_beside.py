@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -43,7 +43,6 @@ from agent_env.environments.website import (
 from agent_env.errors import DeadlineError, EngineFailedError, PortTakenError
 from agent_env.places import Place, Shape
 from agent_env.places.ports import candidates, is_free
-from agent_env.values import dataclass
 from agent_env.waiting import poll, together
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_env_sdk.wire.names import DATABASE_VARIABLE, HOST_VARIABLE, LEGACY_NAME_VARIABLE, NAME_VARIABLE, PORT_VARIABLE
@@ -17,7 +17,6 @@ from agent_env.environments.records import GATEWAY
 from agent_env.environments.website import backend_name
 from agent_env.errors import EngineRefusedError, UnsupportedError, UserError
 from agent_env.places import Shape
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.artifacts.image_artifacts import ImageSource

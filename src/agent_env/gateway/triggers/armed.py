@@ -7,7 +7,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -15,7 +15,6 @@ from typing import Any
 from agent_env_sdk.wire.clock import instant, parse_duration, parse_instant
 
 from agent_env.gateway.triggers.grammar import Exponential, TimeWhen, Trigger
-from agent_env.values import dataclass
 
 _PROVOKED = ("type", "tool", "app", "method", "path", "status", "roles", "repeat")
 _TIMED = ("at", "after", "offset", "every", "count", "until", "seed")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
 from agent_env.defaults import GatewayLimits
 from agent_env.gateway.triggers.grammar import Executor
-from agent_env.values import dataclass
 from agent_env.waiting import poll
 
 _ENDED = frozenset({"completed", "failed", "canceled", "rejected"})

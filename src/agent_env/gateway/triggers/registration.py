@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent_env_sdk.wire.names import DEFAULT_ROLE
 
 from agent_env.gateway.catalogue import Catalogue
 from agent_env.gateway.triggers.grammar import Executor, InstructionAction, Trigger, WebsiteWhen, read
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,6 @@ from agent_env.images.oci.merge import Stacked, merge
 from agent_env.images.oci.sources import Layer, Source
 from agent_env.images.oci.tree import remove_below
 from agent_env.images.oci.unpack import StoppedError, unpack
-from agent_env.values import dataclass
 
 T = TypeVar("T")
 

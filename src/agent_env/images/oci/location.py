@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from agent_env.errors import UserError
 from agent_env.images.reference import ImageReference
-from agent_env.values import dataclass
 
 
 class Transport(StrEnum):

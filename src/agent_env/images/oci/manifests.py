@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.errors import ImagePlatformError, UnsupportedError
 from agent_env.images.platforms import Platform
 from agent_env.images.reference import digest_of, is_digest
-from agent_env.values import dataclass
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX = "application/vnd.oci.image.index.v1+json"

@@ -8,10 +8,10 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.images.oci.tree import remove_below
-from agent_env.values import dataclass
 
 _XATTRS = ("user.", "security.capability")
 

@@ -7,14 +7,13 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from agent_env.clock import Clock, SystemClock
 from agent_env.errors import StorageError
 from agent_env.images.oci.tree import remove_below
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import shutil
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -19,7 +20,6 @@ from agent_env.images.oci.manifests import Descriptor, ImageConfig, Index, Manif
 from agent_env.images.oci.registry import Registry
 from agent_env.images.platforms import Platform
 from agent_env.images.reference import DEFAULT_TAG, ImageReference, digest_of, is_digest, reference_problem
-from agent_env.values import dataclass
 
 _REF_NAME = "org.opencontainers.image.ref.name"
 _CONTAINERD_NAME = "io.containerd.image.name"

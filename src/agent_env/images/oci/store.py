@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -30,7 +31,6 @@ from agent_env.images.oci.sources import GROWTH, ArchiveSource, Found, LayoutSou
 from agent_env.images.oci.tree import remove_below
 from agent_env.images.platforms import EMULATED, Platform, emulated_architectures
 from agent_env.images.progress import Bytes, OnProgress, Progress, Stage, nobody
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.images.images import Images

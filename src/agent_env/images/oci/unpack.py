@@ -17,7 +17,7 @@ import threading
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +25,6 @@ from agent_env.defaults import MIB, Limits
 from agent_env.errors import StorageError, TransferError, UnsupportedError
 from agent_env.images.oci.sources import Piece
 from agent_env.images.oci.tree import Tree
-from agent_env.values import dataclass
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"

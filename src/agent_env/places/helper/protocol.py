@@ -8,13 +8,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from pathlib import PurePosixPath
 from struct import Struct
 
 from agent_env.places.place import Entry, FileKind, LedgerEntry
-from agent_env.values import dataclass
 
 VERSION = 2
 MAX_FRAME = 4 << 20

@@ -8,12 +8,12 @@ import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.clock import SystemClock
 from agent_env.errors import InfrastructureError, UnsupportedError
 from agent_env.sandboxes.confined.processes import Identity
-from agent_env.values import dataclass
 
 _CLOCK = SystemClock()
 _REPORT_BYTES = 2048

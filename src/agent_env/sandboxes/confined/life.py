@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from agent_env.sandboxes.confined.publish import publish
 from agent_env.sandboxes.confined.records import CONTAINER, HELPER_SOCKET, SLIRP_SOCKET, Facts, Records, read_labels, work_dirs
 from agent_env.sandboxes.confined.sandbox import gone, info_of
 from agent_env.sandboxes.contract import SandboxInfo, SandboxSpec
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, poll, shielded
 
 if TYPE_CHECKING:

@@ -6,12 +6,11 @@ import contextlib
 import os
 import resource
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent_env.sandboxes.confined.probe import Machine
 from agent_env.sandboxes.contract import Level, SandboxSpec
-from agent_env.values import dataclass
 
 _PARENT = "agentenv"
 _THREADS = ("tasks", "cgroup.threads")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env.documents.network import NetworkMode
 from agent_env.errors import UnsupportedError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.sandboxes.confined.probe import Machine

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from agent_env.errors import UserError
 from agent_env.keeper.policy import cidr_problems
-from agent_env.values import dataclass
 
 _ALLOW_PRIVATE = "allow_private"
 

@@ -8,12 +8,11 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from agent_env import host
-from agent_env.values import dataclass
 
 OLDEST_PYTHON = (3, 9)
 _CONTROLLERS = ("memory", "cpu")

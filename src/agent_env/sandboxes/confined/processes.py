@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env import host
 from agent_env.host import boot_id
-from agent_env.values import dataclass
 
 __all__ = ["MARKER", "Identity", "boot_id", "marked"]
 

@@ -17,14 +17,13 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from agent_env import host
 from agent_env.errors import StorageError, UserError
 from agent_env.sandboxes.confined.processes import Identity, boot_id
-from agent_env.values import dataclass
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.IGNORECASE)
 HOST = "host"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,7 +17,6 @@ from agent_env.defaults import DEFAULT_LIMITS, GIB, Limits
 from agent_env.places import Command, Completed, LedgerEntry, Place, Shape, Upload
 from agent_env.sandboxes.conformance.case import CapabilityMissingError, holds
 from agent_env.sandboxes.contract import Capabilities, Provider, Sandbox, SandboxSpec
-from agent_env.values import dataclass
 from agent_env.waiting import deadline, poll
 
 PORTS = (18765, 18080)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agent_env.conformance import MISSING, Result, holds, matches
 from agent_env.errors import UnsupportedError, UsageError
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.sandboxes.conformance.bench import Bench

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ from agent_env.sandboxes.local.container_records import KEEPER, ON_BRIDGE
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, container_info
 from agent_env.sandboxes.local.containers import Containers
 from agent_env.sandboxes.local.view import SUDO
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.containers import ContainerSpec, Engine

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import ChainMap
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ from agent_env.sandboxes.local.container_records import BRIDGE, KEEPER, ON_BRIDG
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_name, listed_info
 from agent_env.sandboxes.local.engines import Engines
 from agent_env.stores.installation import home_of
-from agent_env.values import dataclass
 
 if TYPE_CHECKING:
     from agent_env.containers import ContainerPlace, ContainerSpec, Engine

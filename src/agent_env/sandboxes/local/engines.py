@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, reason_of
 from agent_env.defaults import Limits
 from agent_env.errors import AgentEnvError, DeadlineError, EngineUnavailableError, InfrastructureError
-from agent_env.values import dataclass
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env.sandboxes.confined import options
 from agent_env.sandboxes.local.container_machine import DEFAULT_IMAGE
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from agent_env.sandboxes.confined.making import HELPER_INSIDE
 from agent_env.sandboxes.confined.network import Network, network_files
 from agent_env.sandboxes.confined.probe import Machine
 from agent_env.sandboxes.confined.processes import MARKER
-from agent_env.values import dataclass
 
 PYTHON_INSIDE = "/opt/python"
 SUDO_INSIDE = "/.agentenv/bin/sudo"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.defaults import Limits
@@ -23,7 +24,6 @@ from agent_env.sandboxes.confined.probe import Machine
 from agent_env.sandboxes.confined.records import Facts, Records, labels_file
 from agent_env.sandboxes.contract import Level, SandboxSpec
 from agent_env.sandboxes.rootfs.top import TOP, WORK, Top, furnish
-from agent_env.values import dataclass
 
 ENTRY_ATTEMPT = "image"
 """The attempt that the image's own command belongs to, as in an engine's containers."""

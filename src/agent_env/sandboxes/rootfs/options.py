@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env.sandboxes.confined import options
-from agent_env.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)

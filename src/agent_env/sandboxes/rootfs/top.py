@@ -10,10 +10,10 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.errors import UnsupportedError
-from agent_env.values import dataclass
 
 TOP, WORK = "top", "work"
 _MOST_LINKS = 40

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import permutations
 from statistics import fmean, median
 from typing import Any
-
-from agent_env.values import dataclass
 
 Distance = Callable[[float, float], float]
 PASSES_AT = 0.5

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from agent_env.errors import InfrastructureError
-from agent_env.values import dataclass
 
 Json = Any
 Found_co = TypeVar("Found_co", covariant=True)

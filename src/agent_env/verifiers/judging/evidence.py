@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agent_env_sdk.wire.trajectory import atif
 
 from agent_env.errors import NotFoundError
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.material import Shown, conversation_of, steps_of
 from agent_env.verifiers.judging.screenshots import Actions, Choice, Gallery, action_log, gallery_of, pictured
 from agent_env.verifiers.run_records import run_record

@@ -10,9 +10,8 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
-
-from agent_env.values import dataclass
 
 _GRADER = r"(?:llm[ -]?)?(?:judge|grader|evaluator|assessor|verifier|scorer|marker|rubric|grading (?:model|system|assistant|policy))s?"
 _MARKS = r"(?:full|maximum|max|perfect|highest|top|passing|100 ?%|all)"

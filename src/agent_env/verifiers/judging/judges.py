@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from agent_env.agents.contract import End, Outgoing
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.steps.requests import AgentRequest
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.asking import Cost, Judge, JudgeFaultError, Message, Said, pictures_of, text_of
 from agent_env.waiting import shielded
 

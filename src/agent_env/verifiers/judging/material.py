@@ -9,11 +9,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agent_env.defaults import Limits
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.hostile import Passage, withheld
 
 Json = Any

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.asking import GROUND_RULES, Cost, Judge, answered, last_object
 from agent_env.verifiers.judging.citing import citations, places_of, strangers
 from agent_env.verifiers.judging.rubric import RubricCriterion

@@ -6,13 +6,13 @@ What it says of them is compared with the labels. A judge that is not good enoug
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_env.errors import Problem
 from agent_env.steps.fields import Number
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.agreement import PASSES_AT, Labelled
 from agent_env.verifiers.judging.rubric import RubricCriterion
 

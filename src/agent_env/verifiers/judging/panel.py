@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol, TypeVar
 
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.agreement import Agreement, agreement, settled
 from agent_env.verifiers.judging.asking import Cost, Judge, JudgeFaultError
 from agent_env.verifiers.judging.mistakes import MistakesSample, mistakes_sample

@@ -11,10 +11,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
-from agent_env.values import dataclass
 from agent_env.verifiers.matching import lines_that_match
 
 Json = Any

@@ -11,10 +11,9 @@ import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent_env.values import dataclass
 from agent_env.verifiers.judging.asking import GROUND_RULES, Cost, Judge, answered, last_object
 from agent_env.verifiers.judging.citing import BAD, RULES, STATUSES, Status, citations, citing_problems, places_of
 from agent_env.verifiers.judging.rubric import Format, RubricCriterion, read_score
