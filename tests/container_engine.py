@@ -113,7 +113,8 @@ def problem_of(endpoint: EngineEndpoint) -> str | None:
 
     async def problem() -> str | None:
         async with Engine(endpoint) as engine:
-            return await engine_problem(engine)
+            why: str | None = await engine_problem(engine)
+            return why
 
     return asyncio.run(problem())
 

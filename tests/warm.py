@@ -106,11 +106,15 @@ class _Pipe:
     def __init__(self, held: ExitStack) -> None:
         self.read, self.write = os.pipe()
         self._open = {self.read, self.write}
-        held.callback(lambda: [self.close(each) for each in tuple(self._open)])
+        held.callback(self._close_all)
 
     def close(self, end: int) -> None:
         self._open.discard(end)
         os.close(end)
+
+    def _close_all(self) -> None:
+        for end in tuple(self._open):
+            self.close(end)
 
 
 def _exchanged(to: _Pipe, stdin: bytes, sources: Sequence[_Pipe], until: float) -> list[bytes]:

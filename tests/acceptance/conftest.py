@@ -132,7 +132,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def measured(home: Home, *argv: str | Path, stdout: Any = subprocess.DEVNULL) -> Iterator[Callable[[], int]]:
     """Starts the command; what is yielded waits until it has succeeded and returns the most memory that it had, in bytes."""
     peak = home.cwd / f"peak-{secrets.token_hex(4)}"
-    command = [sys.executable, "-c", MEASURING, peak, AGENT_ENV, *map(str, argv)]
+    command = [sys.executable, "-c", MEASURING, str(peak), str(AGENT_ENV), *map(str, argv)]
     process = subprocess.Popen(command, cwd=home.cwd, env=home.environ(), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE)
 
     def wait() -> int:

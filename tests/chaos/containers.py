@@ -13,7 +13,7 @@ from agent_env.containers import ContainerSpec, Engine, EngineEndpoint, deploy, 
 from agent_env.containers.networks import own_network
 from agent_env.errors import NotFoundError
 from agent_env.places import Deed, Missing, Upload
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Run, Step
 from agent_env.steps.targets import SandboxTarget
 from agent_env.stores.installation import home_of
 from tests.chaos.steps import Made
@@ -42,16 +42,16 @@ def box(first: bool) -> dict[str, Any]:
 class Copy(Step, type="c_copy"):
     """Repeats: copies many small files and a large one into the container and back, and compares."""
 
-    async def execute(self, run):
+    async def execute(self, run: Run) -> Made:
         place = await run.place(SandboxTarget("box"), Deed.LOAD)
-        uploads = [Upload(PurePosixPath(f"/data/copy/{number}.txt"), f"{number}\n".encode() * (1 + number)) for number in range(FILES)]
-        uploads.append(Upload(PurePosixPath("/data/copy/large"), b"%032d" % 7 * (LARGE // 32)))
+        contents = {PurePosixPath(f"/data/copy/{number}.txt"): f"{number}\n".encode() * (1 + number) for number in range(FILES)}
+        contents[PurePosixPath("/data/copy/large")] = b"%032d" % 7 * (LARGE // 32)
         await place.remove([PurePosixPath("/data/copy")])
-        await place.put(uploads)
+        await place.put([Upload(path, content) for path, content in contents.items()])
         into = run.scratch() / "copy"
         into.mkdir(parents=True)
-        back = await place.get([upload.path for upload in uploads], into)
-        same = all(digest_of(back[upload.path]) == hashlib.sha256(upload.source).hexdigest() for upload in uploads)
+        back = await place.get([*contents], into)
+        same = all(digest_of(back[path]) == hashlib.sha256(content).hexdigest() for path, content in contents.items())
         return Made(self.id, {"files": len(back), "same": same})
 
 

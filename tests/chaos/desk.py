@@ -118,7 +118,7 @@ class Scene:
         return None
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
-        command = [AGENT_ENV, *argv]
+        command = [str(AGENT_ENV), *argv]
         return subprocess.Popen(
             command, cwd=self.user.cwd, env=self.user.environ(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._said()
         )

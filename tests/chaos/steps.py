@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from agent_env.documents.updates import SetMetadata
+from agent_env.documents.updates import SetMetadata, Update
 from agent_env.places import Command, Deed
-from agent_env.steps.contract import OnResume, Step, StepResult
+from agent_env.steps.contract import OnResume, Run, Step, StepResult
 from agent_env.steps.targets import SandboxTarget
 
 WORK = "for i in 1 2 3 4 5; do echo line >> /app/count.txt; done; echo done > /app/made.txt"
@@ -21,14 +21,14 @@ class Made(StepResult):
     name: str
     value: Any
 
-    def updates(self):
+    def updates(self) -> Iterable[Update]:
         return (SetMetadata(("script_results", self.name), self.value),)
 
 
 class Work(Step, type="c_work"):
     """Repeats: works in the sandbox, from a clean start each time."""
 
-    async def execute(self, run):
+    async def execute(self, run: Run) -> Made:
         place = await run.place(SandboxTarget("box"), Deed.RUN_CODE)
         script = f"rm -f /app/count.txt; {WORK}; wc -l < /app/count.txt"
         done = await place.run(Command(["sh", "-c", script], attempt=run.attempt_id))
@@ -41,7 +41,7 @@ class Send(Step, type="c_send"):
     on_resume: ClassVar[OnResume] = OnResume.REATTACH
     outbox: str
 
-    async def execute(self, run):
+    async def execute(self, run: Run) -> Made:
         if put_once(Path(self.outbox) / run.attempt_id, "message"):
             run.progress("sent")
         return Made(self.id, "answer")
@@ -53,7 +53,7 @@ class Pay(Step, type="c_pay"):
     on_resume: ClassVar[OnResume] = OnResume.REFUSE
     ledger: str
 
-    async def execute(self, run):
+    async def execute(self, run: Run) -> Made:
         append(Path(self.ledger), f"{run.run_id}\n")
         return Made(self.id, "paid")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.containers import EngineEndpoint
 from agent_env.documents.task import parse_task
 from agent_env.engine import RunOptions, plan_task
 from agent_env.engine.opening import open_engine
@@ -29,15 +30,16 @@ CLEAR = {"engine_unavailable", "transport_lost", "sandbox_unavailable"}
 
 @pytest.mark.parametrize("number", range(3))
 @pytest.mark.timeout(500)
-def test_runs_recover_from_an_engine_that_goes_or_say_clearly_that_it_went(docker, monkeypatch, number):
+def test_runs_recover_from_an_engine_that_goes_or_say_clearly_that_it_went(
+    docker: EngineEndpoint, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed {seed}")
     with folder() as made:
-        asyncio.run(_through_an_outage(docker, monkeypatch, made, random.Random(seed + number)))
+        asyncio.run(_through_an_outage(docker, monkeypatch, Path(made), random.Random(seed + number)))
 
 
-async def _through_an_outage(docker, monkeypatch, made, chance):
-    root = Path(made)
+async def _through_an_outage(docker: EngineEndpoint, monkeypatch: pytest.MonkeyPatch, root: Path, chance: random.Random) -> None:
     scene = Scene(root, f"sqlite:///{root / 'state' / 'runs.db'}", grounds("containers"))
     scene.prepare()
     async with wire(docker, root) as line:
@@ -76,10 +78,10 @@ async def _through_an_outage(docker, monkeypatch, made, chance):
             await poll(collected, within_seconds=60, what="the last of what the engine was asked")
 
 
-def at_once(count, rounds):
+def at_once(count: int, rounds: int) -> None:
     """Deploys so many sandboxes at once, again and again; every one must work, and none may stay."""
 
-    async def all_of_it(root):
+    async def all_of_it(root: Path) -> None:
         scene = Scene(root, f"sqlite:///{root / 'state' / 'runs.db'}", grounds("containers"))
         scene.prepare()
         async with open_engine(scene.config()) as engine:
@@ -99,10 +101,10 @@ def at_once(count, rounds):
 
 
 @pytest.mark.timeout(500)
-def test_thirteen_deployments_at_once_all_work(docker):
+def test_thirteen_deployments_at_once_all_work(docker: EngineEndpoint) -> None:
     at_once(13, 1)
 
 
 @pytest.mark.slow
-def test_thirteen_deployments_at_once_all_work_four_times(docker):
+def test_thirteen_deployments_at_once_all_work_four_times(docker: EngineEndpoint) -> None:
     at_once(13, 4)
