@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from agent_env.engine import Choice
-from agent_env.engine.gc import KEPT_NOTE
+from agent_env.engine.teardown import KEPT_NOTE
 from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
 from agent_env.stores.records import OPEN_STATES
 from tests.engine.child import child, finished, start, until_marked

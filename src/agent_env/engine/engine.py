@@ -12,7 +12,7 @@ from agent_env.documents.outcomes import Kind
 from agent_env.documents.updates import Json
 from agent_env.engine import control
 from agent_env.engine.events import Event, Observer
-from agent_env.engine.gc import KEPT_NOTE, Collector, GcReport
+from agent_env.engine.gc import Collector, GcReport
 from agent_env.engine.history import ENDED, fold_of, outcome_of
 from agent_env.engine.installation import Installation, installation_of
 from agent_env.engine.options import Providers, RunOptions, Stores
@@ -24,7 +24,7 @@ from agent_env.engine.preflight_models import AgentNeeds, ModelsAsked, stored_ne
 from agent_env.engine.resume import Choice, Resumption
 from agent_env.engine.signals import Cancellation, to_its_end
 from agent_env.engine.submission import learn_secrets, prepared
-from agent_env.engine.teardown import TeardownReport, close_prompts, remove_context
+from agent_env.engine.teardown import KEPT_NOTE, TeardownReport, remove_context, remove_run
 from agent_env.errors import InfrastructureError, RunOwnedError
 from agent_env.places import Place
 from agent_env.stores import handover
@@ -274,11 +274,7 @@ class Engine:
 
     async def _tear_down(self, lease: Lease) -> TeardownReport:
         sandboxes = self._house.sandboxes(lease, self.stores.journal.load(lease.run_id))
-        report = await sandboxes.destroy([row.id for row in sandboxes.rows()])
-        await close_prompts(self.stores.journal, lease.run_id)
-        await self.stores.journal.set_run(lease, notes={KEPT_NOTE: None})
-        await self.stores.journal.release(lease)
-        return report
+        return await remove_run(sandboxes, lease, self.stores.journal)
 
     async def teardown_context(self, context: Mapping[str, Json]) -> TeardownReport:
         """Removes what a context document names, and closes the rows that this database has of it.

@@ -23,7 +23,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, Installation
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.sandbox_records import RESOURCE_KIND
-from agent_env.engine.teardown import DEFAULT_PROVIDER, Removal, TeardownReport, close_rows, remove_all
+from agent_env.engine.teardown import DEFAULT_PROVIDER, KEPT_NOTE, Removal, TeardownReport, close_rows, remove_all
 from agent_env.errors import AgentEnvError, NotFoundError, RunOwnedError
 from agent_env.sandboxes.contract import Sweeps
 from agent_env.stores.records import OPEN_STATES
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from agent_env.images.collecting import FreedImages
     from agent_env.stores import Freed
 
-KEPT_NOTE = "kept"
-"""Note of a run whose places were left on purpose."""
 GOING_ON = frozenset({"queued", "running"})
 """Statuses of a run that has not ended: without an owner it was interrupted, and can be resumed."""
 

@@ -19,7 +19,6 @@ from agent_env.engine.adoption import adopt_all
 from agent_env.engine.context import Fold
 from agent_env.engine.events import EGRESS_REFUSED, RUN_FINISHED, RUN_STARTED, TEARDOWN, Event, EventStream, Observer
 from agent_env.engine.execution import Execution
-from agent_env.engine.gc import KEPT_NOTE
 from agent_env.engine.graph import Graph
 from agent_env.engine.history import fold_of
 from agent_env.engine.installation import Installation
@@ -33,7 +32,7 @@ from agent_env.engine.sandboxes import Sandboxes
 from agent_env.engine.scheduler import Drive, Rule, Scheduler, first_error
 from agent_env.engine.shared import Shared
 from agent_env.engine.signals import Cancellation
-from agent_env.engine.teardown import DEFAULT_PROVIDER, TeardownReport
+from agent_env.engine.teardown import DEFAULT_PROVIDER, KEPT_NOTE, TeardownReport
 from agent_env.environments.settings import EnvironmentSettings
 from agent_env.errors import InfrastructureError, StorageError, SupersededError, UsageError
 from agent_env.stores.handover import STOP_NOTE

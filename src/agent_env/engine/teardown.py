@@ -13,11 +13,12 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import SANDBOX_LABEL
 from agent_env.errors import RunOwnedError
-from agent_env.stores.records import OPEN_STATES, ResourceRow
+from agent_env.stores.records import OPEN_STATES, Lease, ResourceRow
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
     from agent_env.engine.options import Providers
+    from agent_env.engine.sandboxes import Sandboxes
     from agent_env.sandboxes.contract import Provider
     from agent_env.stores import Journal
 
@@ -26,6 +27,8 @@ CONTAINER_KIND = "container"
 """Of rows of containers that steps started beside a sandbox's machine."""
 PROMPT_KIND = "prompt"
 """Of rows of prompts that agents work on."""
+KEPT_NOTE = "kept"
+"""Note of a run whose places were left on purpose."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,21 @@ async def remove_all(
         failed={name: why for name, why in outcomes.items() if isinstance(why, str)},
         left=tuple(name for name in wanted if name not in outcomes),
     )
+
+
+async def remove_run(sandboxes: Sandboxes, lease: Lease, journal: Journal) -> TeardownReport:
+    """Removes what a run made, and lets go of the run: from now on nothing of it is kept on purpose.
+
+    Args:
+        sandboxes: The run's.
+        lease: The hold on it, which is given back.
+        journal: Where it is recorded.
+    """
+    report = await sandboxes.destroy([row.id for row in sandboxes.rows()])
+    await close_prompts(journal, lease.run_id)
+    await journal.set_run(lease, notes={KEPT_NOTE: None})
+    await journal.release(lease)
+    return report
 
 
 async def remove_context(context: Mapping[str, Json], journal: Journal, providers: Providers, *, limits: Limits) -> TeardownReport:
