@@ -13,6 +13,14 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+AGENT_DOCKER_IMAGE = "docker:27-dind"
+"""The container engine that an agent with `enable_docker` is given."""
+ENVIRONMENT_BASE_IMAGE = "python:3.12-slim"
+"""What the gateway's image is built upon: Debian or Alpine with a Python from 3.11 and pip."""
+ENVIRONMENT_DATABASE_IMAGE = "postgres:16-alpine"
+DATABASE_SYNCHRONOUS = "NORMAL"
+"""SQLite's word for how hard a commit is pushed to the disk: safe against kills."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agent_env.defaults import AGENT_DOCKER_IMAGE
+
 if TYPE_CHECKING:
     from agent_env.config import Config
 
@@ -19,7 +21,7 @@ class AgentSettings:
     """Where agents are put (`sandbox.agent_default`); None is where all sandboxes are."""
     human_url: str | None = None
     """Where people answer (`conversations.default_human_a2a_url`)."""
-    docker_image: str = "docker:27-dind"
+    docker_image: str = AGENT_DOCKER_IMAGE
     """Of a container engine for an agent alone (`agents.docker_image`)."""
 
     @classmethod

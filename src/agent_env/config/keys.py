@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 from agent_env.config import checks
 from agent_env.config.checks import Check, is_reference
-from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.defaults import (
+    AGENT_DOCKER_IMAGE,
+    DATABASE_SYNCHRONOUS,
+    DEFAULT_LIMITS,
+    ENVIRONMENT_BASE_IMAGE,
+    ENVIRONMENT_DATABASE_IMAGE,
+    Limits,
+)
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near
 from agent_env.errors import Problem
@@ -51,14 +58,14 @@ _DATABASES = ("sqlite", "postgresql", "postgres", "postgresql+psycopg")
 
 KEYS: Mapping[str, Key] = {
     "agents.default_a2a_agent_id": Key(checks.text, variable="AGENT_ENV_DEFAULT_AGENT"),
-    "agents.docker_image": Key(checks.text, "docker:27-dind", "AGENT_ENV_DOCKER_IMAGE"),
+    "agents.docker_image": Key(checks.text, AGENT_DOCKER_IMAGE, "AGENT_ENV_DOCKER_IMAGE"),
     "artifacts.impls": Key(checks.impls),
     "artifacts.type_aliases": Key(checks.texts),
     "conversations.default_human_a2a_url": Key(checks.url(*checks.HTTP), variable="AGENT_ENV_HUMAN_A2A_URL", reference=True),
-    "database.synchronous": Key(checks.one_of("NORMAL", "FULL"), "NORMAL", "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
+    "database.synchronous": Key(checks.one_of("NORMAL", "FULL"), DATABASE_SYNCHRONOUS, "AGENT_ENV_DATABASE_SYNCHRONOUS", str.upper),
     "database.url": Key(checks.url(*_DATABASES), variable="AGENT_ENV_DATABASE_URL", reference=True),
-    "envs.base_image": Key(checks.text, "python:3.12-slim", "AGENT_ENV_BASE_IMAGE"),
-    "envs.database_image": Key(checks.text, "postgres:16-alpine", "AGENT_ENV_DATABASE_IMAGE"),
+    "envs.base_image": Key(checks.text, ENVIRONMENT_BASE_IMAGE, "AGENT_ENV_BASE_IMAGE"),
+    "envs.database_image": Key(checks.text, ENVIRONMENT_DATABASE_IMAGE, "AGENT_ENV_DATABASE_IMAGE"),
     "envs.impls": Key(checks.impls),
     "explorer.allowed_hosts": Key(checks.text_list),
     "explorer.cors_origins": Key(checks.text_list),

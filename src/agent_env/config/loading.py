@@ -11,7 +11,7 @@ from typing import Any, Literal
 from agent_env.config.keys import KEYS, LIMIT_PREFIX, LIMIT_VARIABLE, flatten, is_unread, limit_key, unread_problem, variable_value
 from agent_env.config.state import STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelConfig, RunConfig, SandboxConfig, Source
-from agent_env.defaults import Limits
+from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
 from agent_env.documents.reading import parse_toml, read_file
 from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem, ProblemsError
@@ -200,7 +200,7 @@ def _build(values: dict[str, Any], origins: dict[str, tuple[Source, ...]], *, ro
         state_root=root,
         limits=Limits(**limits),
         database_url=values.get("database.url") or f"sqlite:///{root / DATABASE_FILE}",
-        synchronous=values.get("database.synchronous", "NORMAL"),
+        synchronous=values.get("database.synchronous", DATABASE_SYNCHRONOUS),
         sandbox=SandboxConfig(**sandbox, providers=providers),
         model=ModelConfig(**model),
         run=RunConfig(values.get("run.concurrency"), values.get("run.quiesce")),

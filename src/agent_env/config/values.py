@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from agent_env.config.keys import KEYS, LIMIT_PREFIX, limit_key
-from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.defaults import DATABASE_SYNCHRONOUS, DEFAULT_LIMITS, Limits
 from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem
 from agent_env.redaction import is_masked_config_key, mask_config
@@ -109,7 +109,7 @@ class Config:
     limits: Limits = DEFAULT_LIMITS
     database_url: str = ""
     """A reference is resolved by whoever opens the stores."""
-    synchronous: str = "NORMAL"
+    synchronous: str = DATABASE_SYNCHRONOUS
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     run: RunConfig = field(default_factory=RunConfig)

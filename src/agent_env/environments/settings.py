@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from agent_env.defaults import ENVIRONMENT_BASE_IMAGE, ENVIRONMENT_DATABASE_IMAGE
+
 BASE_IMAGE_KEY = "envs.base_image"
 DATABASE_IMAGE_KEY = "envs.database_image"
 
@@ -14,9 +16,9 @@ DATABASE_IMAGE_KEY = "envs.database_image"
 class EnvironmentSettings:
     """Images that we choose where no document does, and the documents that the reference looks for by name."""
 
-    base_image: str = "python:3.12-slim"
-    """What the gateway's image is built upon: Debian or Alpine with a Python from 3.11 and pip."""
-    database_image: str = "postgres:16-alpine"
+    base_image: str = ENVIRONMENT_BASE_IMAGE
+    """What the gateway's image is built upon."""
+    database_image: str = ENVIRONMENT_DATABASE_IMAGE
     gateway_env_id: str = "default"
     database_env_id: str = "default-db"
     browser_env_id: str = "website-browser"
