@@ -138,6 +138,7 @@ def test_what_can_not_be_checked_or_talked_with_is_told(cli: Cli) -> None:
     nobody = cli("agent", "chat", "no-such-agent", "-m", "x")
     assert nobody.code == 2
     assert "there is no folder, bundle's agent or alias 'no-such-agent'" in nobody.err
+    assert "bringing up" not in nobody.err
     listed = cli("agent", "validate", "--list", "--json").json["checks"]
     assert len({check["id"] for check in listed}) == len(listed) >= 29
     assert all(check["title"] for check in listed)

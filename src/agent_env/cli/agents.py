@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -44,14 +44,22 @@ class Deployment:
         agent = {"id": "agent", "type": "deploy_agent", "a2a_agent_id": agent_id, "agent_name": self.name, "env_ids": env_ids}
         return [*deployed, {**agent, **self.fields}]
 
-    async def brought_up(self, engine: Engine, watcher: Any = None, *, why: str) -> RunOutcome:
+    async def brought_up(self, engine: Engine, watcher: Any = None, *, why: str, begun: Callable[[], None] = lambda: None) -> RunOutcome:
         """A run that leaves the agent up.
+
+        Args:
+            engine: Runs it.
+            watcher: Shows how it goes.
+            why: What the run is called after the agent.
+            begun: Called once all that it names is there.
 
         Raises:
             TaskError: It did not come up; nothing is left.
         """
         overrides = {"sandbox": self.sandbox} if self.sandbox else {}
-        return await kept(engine, await self.steps(engine), f"{self.what}/{why}", overrides, watcher)
+        steps = await self.steps(engine)
+        begun()
+        return await kept(engine, steps, f"{self.what}/{why}", overrides, watcher)
 
 
 async def kept(
@@ -84,9 +92,11 @@ def not_up(outcome: RunOutcome) -> TaskError:
 
 
 @asynccontextmanager
-async def for_a_while(engine: Engine, deployment: Deployment, why: str) -> AsyncIterator[LiveAgent]:
-    """An agent that is taken down when the block ends."""
-    outcome = await deployment.brought_up(engine, why=why)
+async def for_a_while(
+    engine: Engine, deployment: Deployment, why: str, *, begun: Callable[[], None] = lambda: None
+) -> AsyncIterator[LiveAgent]:
+    """An agent that is taken down when the block ends; `begun` as for `Deployment.brought_up`."""
+    outcome = await deployment.brought_up(engine, why=why, begun=begun)
     try:
         async with engine.agent_of_run(outcome.run_id, deployment.name) as agent:
             yield agent
@@ -109,8 +119,7 @@ async def at_hand(engine: Engine, target: str, deployment: Deployment, why: str)
         async with engine.agent_of_run(find_run(engine.stores, run).run_id, name or None) as agent:
             yield agent
     else:
-        note(f"bringing up {target}")
-        async with for_a_while(engine, deployment, why) as agent:
+        async with for_a_while(engine, deployment, why, begun=lambda: note(f"bringing up {target}")) as agent:
             yield agent
 
 
