@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from agent_env.cli import ALLOCATIONS_WHILE_STARTING
 from agent_env.cli.boundary import InterruptionError
 from agent_env.cli.output import note
 from agent_env.cli.state import state_of
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from agent_env.stores.opening import Memory
 
 T = TypeVar("T")
+ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
+"""While a command works."""
 
 
 def configuration() -> Config:
@@ -139,9 +143,17 @@ def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 loop.add_signal_handler(number, stop, number)
         return await work()
 
+    _stay()
     try:
         return asyncio.run(supervised())
     except asyncio.CancelledError as error:
         if received:
             raise InterruptionError(received[0]) from error
         raise
+
+
+def _stay() -> None:
+    """What a command is made of stays until its end: from here on, garbage is searched for among what is made while it works."""
+    if gc.get_threshold()[0] == ALLOCATIONS_WHILE_STARTING:  # the process is the command's alone
+        gc.freeze()
+        gc.set_threshold(ALLOCATIONS_BETWEEN_COLLECTIONS)
