@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -77,6 +78,15 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class FilePath(click.Path):
+    """A path. The empty one, which an unset variable leaves behind, is none: pathlib would take it for the folder that one is in."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("a path is not empty.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class Formatter(click.HelpFormatter):
     """Help as wide as the terminal, narrow ones too; 80 columns where there is none."""
 
@@ -103,6 +113,29 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params.append(_debug_option(hidden=True))
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Reads the arguments. What is empty, or no text because its bytes are not in the terminal's encoding, is refused once for all."""
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            for value in _texts_of(param, ctx.params.get(param.name or "")):
+                named = isinstance(param, click.Argument)
+                if named and not value:
+                    raise click.BadParameter("it is empty.", ctx, param)
+                if not _is_text(value) and not (named and os.path.lexists(value)):  # what is there is told of by whoever opens it
+                    raise click.BadParameter(f"{value!r} is not UTF-8 text.", ctx, param)
+        return rest
+
+
+def _texts_of(param: click.Parameter, value: Any) -> list[str]:
+    """The texts that were given for an option or argument; paths and what is passed on untouched may hold any bytes."""
+    if not isinstance(param.type, click.types.StringParamType):
+        return []
+    return [text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)]
+
+
+def _is_text(value: str) -> bool:
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 class Group(click.Group):

@@ -8,15 +8,16 @@ from typing import Any, TypeVar
 
 import click
 
+from agent_env.cli.frame import FilePath
 from agent_env.errors import UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 LIMITS = "requests, tokens, cost_usd, concurrency"
 MODEL_OPTIONS = (
-    click.option("--record", type=click.Path(path_type=Path, file_okay=False), help="Keep the answers of models in this folder."),
+    click.option("--record", type=FilePath(path_type=Path, file_okay=False), help="Keep the answers of models in this folder."),
     click.option(
         "--replay",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        type=FilePath(path_type=Path, file_okay=False, exists=True),
         help="Take the answers of models from this folder; no model is asked.",
     ),
     click.option(

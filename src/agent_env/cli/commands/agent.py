@@ -13,7 +13,7 @@ from agent_env.cli.agents import Deployment, deployed_of, variables_of
 from agent_env.cli.commands.agent_chat import chat
 from agent_env.cli.commands.agent_validate import validate
 from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, RUNS, STORED_AGENTS
-from agent_env.cli.frame import FiniteRange, Group
+from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
 from agent_env.cli.stored import list_newest, page_options, remove, show_deployed
@@ -41,8 +41,8 @@ for _command in (chat, validate):
 @click.argument("what", metavar="[WHAT]", required=False, shell_complete=AGENTS)
 @click.option("--id", "id", help="Its id, for a folder or image; one of its bundle or path when absent.")
 @click.option("--image-ref", help="In place of WHAT: an image that is here or in a registry.")
-@click.option("--dockerfile", type=click.Path(exists=True, dir_okay=False), help="In place of WHAT: a Dockerfile.")
-@click.option("--context", type=click.Path(exists=True, file_okay=False), help="The folder that it builds; the Dockerfile's when absent.")
+@click.option("--dockerfile", type=FilePath(exists=True, dir_okay=False), help="In place of WHAT: a Dockerfile.")
+@click.option("--context", type=FilePath(exists=True, file_okay=False), help="The folder that it builds; the Dockerfile's when absent.")
 @click.option("--env-var", "env_vars", multiple=True, metavar="NAME=VALUE", help="A variable of every deployment (repeatable).")
 @click.option("--default-model", shell_complete=MODELS, help="The model that it uses where nobody says another.")
 @click.option("--min-disk-size-gb", type=FiniteRange(min=0, min_open=True), help="The least disk that it needs.")

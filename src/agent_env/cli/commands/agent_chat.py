@@ -20,7 +20,7 @@ import click
 
 from agent_env.cli.agents import Deployment, at_hand
 from agent_env.cli.completing import AGENT_TARGETS, ENVS, MODELS, PROVIDERS
-from agent_env.cli.frame import Command, FiniteRange
+from agent_env.cli.frame import Command, FilePath, FiniteRange
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
 
@@ -35,7 +35,7 @@ _PIECE = 64 * 1024
 @click.command(cls=Command)
 @click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", shell_complete=AGENT_TARGETS)
 @click.option("-m", "--message", "messages", multiple=True, help="What to say, instead of reading it from standard input (repeatable).")
-@click.option("--attach", multiple=True, type=click.Path(exists=True, dir_okay=False), help="A file that goes with the first message.")
+@click.option("--attach", multiple=True, type=FilePath(exists=True, dir_okay=False), help="A file that goes with the first message.")
 @click.option("--context-id", help="The conversation that is to go on; a new one when absent.")
 @click.option("--model", shell_complete=MODELS, help="The model, where the agent lets it be chosen.")
 @click.option("--system-prompt", help="For these turns, where the agent takes one.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, opened_stores, stores_of
 from agent_env.errors import UsageError
@@ -24,7 +24,7 @@ def bundle() -> None:
 
 
 @bundle.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FilePath(path_type=Path))
 @click.option("--name", help="The bundle's name; the folder's by default.")
 @click.option("--env", metavar="NAME", help="Start with an environment of this name: a server of tools, its image, a seed and a verifier.")
 @json_option
@@ -87,7 +87,7 @@ def show(bundle: str, as_json: bool) -> None:
 
 
 @bundle.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folder", type=FilePath(path_type=Path))
 @click.option("--from-task", metavar="ID", shell_complete=TASK_IDS, help="Import this stored task with everything that it refers to.")
 @click.option("--from-eval", metavar="ID", shell_complete=EVAL_IDS, help="Import this stored eval with its tasks.")
 @click.option("--version", type=click.IntRange(min=1), help="Of that task or eval; the newest when absent.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.completing import KEYS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.errors import UsageError
 
@@ -101,7 +101,7 @@ def explain(key: str | None, as_json: bool) -> None:
 
 
 @config.command()
-@click.argument("folder", default=".", type=click.Path(path_type=Path))
+@click.argument("folder", default=".", type=FilePath(path_type=Path))
 @click.option("--user", is_flag=True, help="The user's own file instead of a folder's.")
 @json_option
 def init(folder: Path, user: bool, as_json: bool) -> None:

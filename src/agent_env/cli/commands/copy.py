@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("source", shell_complete=SIDES)
-@click.argument("destination", shell_complete=SIDES)
+@click.argument("source", type=click.UNPROCESSED, shell_complete=SIDES)
+@click.argument("destination", type=click.UNPROCESSED, shell_complete=SIDES)
 @json_option
 def cp(source: str, destination: str, as_json: bool) -> None:
     """Copy SOURCE to DESTINATION, one of which is RUN:/path or RUN:SANDBOX:/path.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.moving import bytes_text, moving
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, run_async
@@ -99,7 +99,7 @@ def gc(dry_run: bool, everything: bool, as_json: bool) -> int:
 
 
 @image.command()
-@click.argument("context", type=click.Path(path_type=Path), default=Path())
+@click.argument("context", type=FilePath(path_type=Path), default=Path())
 @click.option("-f", "--file", "dockerfile", default="Dockerfile", show_default=True, help="The Dockerfile's path below CONTEXT.")
 @click.option("-t", "--tag", help="The image's name; one derived from the folder and its content when absent.")
 @click.option("--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="A build argument. Never a secret: it stays readable.")

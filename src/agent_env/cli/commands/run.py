@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.completing import AGENTS, EVALS, MODELS, PROVIDERS, RUNNABLE, TASKS
-from agent_env.cli.frame import MOST_RUNS, Command, FiniteRange
+from agent_env.cli.frame import MOST_RUNS, Command, FilePath, FiniteRange
 from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
 from agent_env.errors import NotFoundError, ProblemsError, UsageError
@@ -28,14 +28,12 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="Runs at once; by cores and memory when absent.")
 @click.option("--fail-under", type=FiniteRange(0, 1), help="Exit code 1 when the mean score is below this.")
 @json_option
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Write results to this file (.json), or with all contexts into this folder."
-)
+@click.option("--output", type=FilePath(path_type=Path), help="Write results to this file (.json), or with all contexts into this folder.")
 @click.option("--keep", is_flag=True, help="Leave the sandboxes up when runs have ended.")
 @click.option("--pause-on-failure", is_flag=True, help="Leave the sandboxes of failed runs up, to look into them and resume.")
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would happen; write and run nothing.")
 @click.option("--seed", type=int, help="Fills <seed> in the tasks: another number in each run, the same ones in each call.")
-@click.option("--seeds", type=click.Path(path_type=Path), help="CSV file: a run of each task for each row, its columns are placeholders.")
+@click.option("--seeds", type=FilePath(path_type=Path), help="CSV file: a run of each task for each row, its columns are placeholders.")
 @click.option("--resume", is_flag=True, help="Go on with the last call for the same work; what it finished is not done again.")
 @click.option("--redeploy", is_flag=True, help="With --resume: deploy again what is gone.")
 @click.option("--model", shell_complete=MODELS, help="The model that solves.")

@@ -10,7 +10,7 @@ import click
 
 from agent_env.cli.commands.resume import resume
 from agent_env.cli.completing import GROUPS, RUNS, STEPS, TASK_IDS
-from agent_env.cli.frame import Group, same_command
+from agent_env.cli.frame import FilePath, Group, same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
@@ -176,7 +176,7 @@ def cancel(run: str, as_json: bool) -> None:
 @runs.command()
 @click.argument("run", required=False, shell_complete=RUNS)
 @click.option(
-    "--context-json", type=click.Path(dir_okay=False, path_type=Path), help="Take the sandboxes from this context file, known here or not."
+    "--context-json", type=FilePath(dir_okay=False, path_type=Path), help="Take the sandboxes from this context file, known here or not."
 )
 @json_option
 def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from agent_env.cli.completing import AGENTS, MODELS, PROVIDERS, RUNS, TASK_IDS
-from agent_env.cli.frame import MOST_RUNS, FiniteRange, Group
+from agent_env.cli.frame import MOST_RUNS, FilePath, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
@@ -50,7 +50,7 @@ def task() -> None:
 
 
 @task.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=FilePath(path_type=Path))
 @click.option("--id", "id", required=True, shell_complete=TASK_IDS, help="The task's id.")
 @click.option("--skip-validation", is_flag=True, help="Store it although steps have problems.")
 @json_option
@@ -174,7 +174,7 @@ def shared_options(function: F) -> F:
             click.option("--version", type=click.IntRange(min=1), help="The newest one when absent."),
             click.option(
                 "--output-dir",
-                type=click.Path(file_okay=False, path_type=Path),
+                type=FilePath(file_okay=False, path_type=Path),
                 help="Folder for the runs' contexts; none are written without.",
             ),
             click.option("--agent-model", "--model", shell_complete=MODELS, help="The model that solves."),
@@ -208,7 +208,7 @@ def shared_options(function: F) -> F:
 @click.option("--k", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="How many times.")
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="How many at once; by cores and memory when absent.")
 @click.option("--start-step", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first step to run.")
-@click.option("--context-json", type=click.Path(path_type=Path), help="Start with this context; its sandboxes are used again.")
+@click.option("--context-json", type=FilePath(path_type=Path), help="Start with this context; its sandboxes are used again.")
 @click.option("--a2a-agent-id", "--agent", shell_complete=AGENTS, help="The agent, over what the task says.")
 @click.option("--gateway-env-id", help="Of environments.")
 @click.option("--service-db-env-id", help="Of environments.")
@@ -260,7 +260,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
 
 @task.command("run-batch")
 @shared_options
-@click.option("--seeds", required=True, type=click.Path(path_type=Path), help="CSV file: each row is a run, its columns are placeholders.")
+@click.option("--seeds", required=True, type=FilePath(path_type=Path), help="CSV file: each row is a run, its columns are placeholders.")
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), default=5, show_default=True, help="How many at once.")
 def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from agent_env.cli.frame import Command
+from agent_env.cli.frame import Command, FilePath
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.errors import NotFoundError, UsageError
 
 
 @click.command(cls=Command)
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", required=False, type=FilePath(path_type=Path))
 @click.option("--list", "listing", is_flag=True, help="List the trusted folders.")
 @click.option("--revoke", is_flag=True, help="Trust FOLDER no longer.")
 @json_option
