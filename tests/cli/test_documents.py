@@ -9,7 +9,7 @@ import pytest
 
 from agent_env.cli.commands.artifact import STORED_TYPES
 from agent_env.documents.artifact_kinds import ARTIFACT_TYPES
-from agent_env.steps.registry import WAITING
+from agent_env.steps.registry import CHECKS
 from tests.cli.conftest import Cli
 from tests.cli.tasks import BOX, PASSING, SCORED_ZERO, bundle, graded, shell
 
@@ -26,11 +26,11 @@ def test_task_is_created_fetched_validated_listed_and_removed(cli: Cli) -> None:
     assert cli("task", "get", "--id", "my task").code == 2
 
 
-NOT_RUN = max(WAITING)
+NOT_RUN = max(CHECKS)
 REFUSED: list[tuple[str, object, list[str]]] = [
     ("no list", {"id": "a"}, ["JSON list of steps"]),
     ("unknown type", [{"id": "a", "type": "nope"}], ["nope"]),
-    ("known type that this version does not run", [{"id": "a", "type": NOT_RUN}], [NOT_RUN]),
+    ("known type that is a command here", [{"id": "a", "type": NOT_RUN}], [NOT_RUN]),
     ("several", [{"id": "a", "type": "nope"}, {"id": "b", "type": "deploy_sandbox"}], ["nope", "sandbox_name", "sandbox_mode"]),
     ("same id", [BOX, BOX], ["box"]),
 ]

@@ -12,7 +12,7 @@ from agent_env.errors import ConfigError, NotFoundError, ProblemsError, Unsuppor
 from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step, step_class
 from agent_env.steps.contract import StepResult
 from agent_env.steps.reference import step_reference
-from agent_env.steps.registry import BUILT, KNOWN_TYPES, WAITING, EntryPoint, configure, use
+from agent_env.steps.registry import BUILT, CHECKS, KNOWN_TYPES, EntryPoint, configure, use
 
 
 class Shout(Step, type="shout"):
@@ -38,9 +38,9 @@ OURS = {"restore_agent_state"}
 """Types that the reference does not have."""
 
 
-def test_all_49_types_are_known_and_none_is_both_built_and_waiting() -> None:
+def test_all_49_types_are_known_and_none_is_both_built_and_a_check() -> None:
     assert len(KNOWN_TYPES - OURS) == 49
-    assert not set(BUILT) & set(WAITING)
+    assert not set(BUILT) & set(CHECKS)
 
 
 @pytest.mark.parametrize("type", sorted(BUILT))
@@ -61,9 +61,9 @@ def test_questions_to_people_and_agents_reattach_and_every_other_step_repeats() 
     }
 
 
-@pytest.mark.parametrize(("type", "need"), sorted(WAITING.items()))
-def test_types_that_come_later_are_refused_by_name_with_what_they_need(type: str, need: str) -> None:
-    with pytest.raises(UnsupportedError, match=need):
+@pytest.mark.parametrize(("type", "command"), sorted(CHECKS.items()))
+def test_checks_for_authors_are_refused_with_the_command_that_makes_them(type: str, command: str) -> None:
+    with pytest.raises(UnsupportedError, match=command):
         Registry(entry_points=[]).step_class(type)
 
 
@@ -78,7 +78,7 @@ def test_a_plugin_of_an_own_name_is_used() -> None:
     assert "shout" in registry.types()
 
 
-def test_a_plugin_may_bring_a_type_that_waits_here() -> None:
+def test_a_plugin_may_bring_a_type_that_is_a_check_here() -> None:
     class Deployer(Step, type="verify_a2a_snapshot"):
         """Another package's way to ask people."""
 

@@ -144,11 +144,11 @@ class CollectArtifacts(Step, type="collect_artifacts"):
         )
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
-        """Environments can't be collected from yet."""
+        """Environments are exported, not collected from."""
         del plan
         if isinstance(self.target, EnvironmentTarget):
-            message = "collecting from an environment needs deployed environments, which this version of agent-env can't deploy"
-            yield Problem(message, path=".env_id", hint="use sandbox_name or agent_name")
+            message = "files are collected from sandboxes, containers and agents; what an environment holds is exported by snapshot_env"
+            yield Problem(message, path=".env_id", hint="use sandbox_name or agent_name, or a step of type snapshot_env")
 
     async def execute(self, run: Run) -> Collected:
         """Finds the files, brings them over in one stream, and stores them as one artifact.

@@ -1,7 +1,7 @@
 """Which class a step's type names. Only the modules of types that a task uses are imported.
 
-The table knows every type of the field: those built here by module, the others by what they wait for. Plug-ins come from the entry points
-`agent_env.task_steps` and from the configuration's `[task_steps] impls`.
+The table knows every type of the field: those built here by module, checks for authors by the command that makes them. Plug-ins come
+from the entry points `agent_env.task_steps` and from the configuration's `[task_steps] impls`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ BUILT: Mapping[str, str] = {
 }
 """Type → `module:Class`."""
 
-_WAITING: Mapping[str, tuple[str, ...]] = {
-    "deployed environments": (
+_CHECKS: Mapping[str, tuple[str, ...]] = {
+    "agent-env env check": (
         "combine_universe_verdicts",
         "validation_gate_aggregator",
         "verify_env_card",
@@ -62,7 +62,7 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "verify_spec_conformance",
         "verify_universe_load_export_roundtrip",
     ),
-    "deployed agents": (
+    "agent-env agent validate": (
         "verify_a2a_agent_card",
         "verify_a2a_agent_config_identity",
         "verify_a2a_agent_mcp",
@@ -77,9 +77,9 @@ _WAITING: Mapping[str, tuple[str, ...]] = {
         "verify_a2a_trajectory",
     ),
 }
-WAITING: Mapping[str, str] = {type: need for need, types in _WAITING.items() for type in types}
-"""Type that this version does not run → the kind of target that it needs."""
-KNOWN_TYPES = frozenset(BUILT) | frozenset(WAITING)
+CHECKS: Mapping[str, str] = {type: command for command, types in _CHECKS.items() for type in types}
+"""Type that checks an environment or agent for its author, which is no step here → the command that makes these checks."""
+KNOWN_TYPES = frozenset(BUILT) | frozenset(CHECKS)
 
 
 class Registry:
@@ -106,7 +106,7 @@ class Registry:
         """The class of a step type.
 
         Raises:
-            UnsupportedError: The type is known, and this version does not run it.
+            UnsupportedError: The type is a check that a command makes, or its plug-in can't be used.
             NotFoundError: Nobody knows the type; the hint has a near spelling and the plug-ins that were skipped.
         """
         found = self._classes.get(type)
@@ -129,10 +129,10 @@ class Registry:
         plugin = self._installed().get(type)
         if plugin is not None:
             return self._load_plugin(plugin)
-        if type in WAITING:
+        if type in CHECKS:
             raise UnsupportedError(
-                f"step type {type!r} needs {WAITING[type]}, which this version of agent-env can't deploy",
-                hint=f"types that run: {', '.join(BUILT)}",
+                f"step type {type!r} is an author's check, which is made by `{CHECKS[type]}` here, and by no step",
+                hint="leave the step out",
             )
         meant = self.meant(type)
         hint = f"did you mean {meant!r}?" if meant else f"known: {', '.join(self.types())}"
