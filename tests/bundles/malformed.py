@@ -127,6 +127,20 @@ TOMLS = [
         beside={"artifacts/a/x": "1"},
     ),
     toml(
+        "an eval with several broken entries",
+        "evals/e.toml",
+        'tasks = ["good", { task = "x", version = 0 }, 3]',
+        ("$.tasks[1]", "version that is a whole number from 1"),
+        ("$.tasks[2]", "name or id"),
+    ),
+    toml(
+        "variables that are no text",
+        "agents/solver/agent.toml",
+        "[default_env_vars]\nA = 1\nB = 'x'",
+        ("$.default_env_vars.A", "A is text, not 1"),
+        beside={"agents/solver/Dockerfile": "FROM scratch"},
+    ),
+    toml(
         "a cli without its entry point",
         "artifacts/a/artifact.toml",
         'type = "cli"\ncommand_name = "x"',
@@ -161,7 +175,7 @@ TOMLS = [
         "an eval's version that is no number",
         "evals/e.toml",
         'tasks = [{ task = "good", version = 0 }]',
-        ("$.tasks", "version|whole number"),
+        ("$.tasks[0]", "version|whole number"),
     ),
     toml("an eval with a near key", "evals/e.toml", 'taks = ["good"]\ntasks = ["good"]', ("$.taks", "'tasks'")),
 ]

@@ -24,7 +24,7 @@ LEAVINGS = frozenset({".DS_Store", "Thumbs.db", "desktop.ini", "__pycache__"})
 """What systems and tools leave in folders; never content."""
 _UNUSABLE = {
     "broken": "a link that leads nowhere, or in a circle",
-    "outside": "a link that leads out of the bundle; a bundle's links stay inside its folder",
+    "outside": "a link that leads out of the {0}; a {0}'s links stay inside its folder",
     "special": "neither a file nor a folder",
 }
 NodeKind = Literal["file", "folder", "special", "broken", "outside"]
@@ -75,10 +75,12 @@ class Folder:
         root: Resolved, existing.
         notes: Receives what is wrong.
         limits: `bundle_file_bytes` bounds what is read into memory.
+        what: What the folder is, as messages say it.
     """
 
-    def __init__(self, root: Path, notes: Notes, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, root: Path, notes: Notes, limits: Limits = DEFAULT_LIMITS, *, what: str = "bundle") -> None:
         self.root = root
+        self._what = what
         self.notes = notes
         self._limit_bytes = limits.bundle_file_bytes
         self._identity = _identity(root.stat())
@@ -128,7 +130,7 @@ class Folder:
         if wrong is None and not node.name.isascii() and _undecodable(node.name):
             wrong = "the name is not UTF-8"
         if wrong:
-            self.notes.problem(self.relative(node.path), wrong)
+            self.notes.problem(self.relative(node.path), wrong.format(self._what))
         return wrong is None
 
     def _inside(self, path: str) -> bool:

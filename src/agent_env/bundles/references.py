@@ -214,6 +214,8 @@ def _sites(entry: Entry, name: str, key: Key, value: Json) -> Iterator[Site]:
     if kind is None:
         return
     for path, item in [(at(where, i), item) for i, item in enumerate(value)] if isinstance(value, list) else [(where, value)]:
+        if key.each is not None and key.each(item):
+            continue  # told already
         written, version = (item, None) if isinstance(item, str) else (item[kind], item.get("version"))
         yield Site(kind, written, version, entry.config_file, path, key.artifact_type)
 

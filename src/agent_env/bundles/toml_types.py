@@ -41,8 +41,7 @@ def _module(value: Json) -> str | None:
 
 
 def _texts_table(value: Json) -> str | None:
-    right = isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
-    return None if right else "is a table of texts"
+    return None if isinstance(value, dict) else "is a table of texts"
 
 
 def _bool(value: Json) -> str | None:
@@ -71,20 +70,8 @@ def _reference(kind: RefKind) -> Check:
     return lambda value: _pinned(value, kind)
 
 
-def _references(kind: RefKind) -> Check:
-    def check(value: Json) -> str | None:
-        if not isinstance(value, list) or not value:
-            return f"is a list, with at least one {kind}"
-        return next((f"holds entry {index}, which must be one that {wrong}" for index, wrong in _wrong(value, kind)), None)
-
-    return check
-
-
-def _wrong(values: list[Json], kind: str) -> Iterator[tuple[int, str]]:
-    for index, value in enumerate(values):
-        said = _pinned(value, kind)
-        if said:
-            yield index, said
+def _some(kind: RefKind) -> Check:
+    return lambda value: None if isinstance(value, list) and value else f"is a list, with at least one {kind}"
 
 
 def _image(value: Json) -> str | None:
@@ -121,6 +108,8 @@ class Key:
     artifact_type: str | None = None
     image: bool = False
     """An image key: what it refers to depends on its form."""
+    each: Check | None = None
+    """What each entry of the list or table must be."""
     below: Mapping[str, Check] | None = None
     """The keys that the table may hold."""
 
@@ -138,6 +127,12 @@ _PROVIDER = {"env_provider_type": Key(_text)}
 _IMAGE = Key(_image, refers="artifact", artifact_type="docker_image", image=True)
 _AGENT_METADATA: Mapping[str, Check] = {"default_model": _text, "min_disk_size_gb": _number, "takes_credentials": _bool}
 
+
+def _listed(refers: RefKind, *, required: bool = False, artifact_type: str | None = None) -> Key:
+    """A list of references."""
+    return Key(_some(refers), required=required, refers=refers, artifact_type=artifact_type, each=_reference(refers))
+
+
 TYPES: Mapping[tuple[BundleKind, str], TomlType] = {
     (BundleKind.ENV, "mcp_server"): TomlType({"image": _IMAGE, "environment_name": Key(_text), **_PROVIDER}),
     (BundleKind.ENV, "website"): TomlType(
@@ -145,8 +140,8 @@ TYPES: Mapping[tuple[BundleKind, str], TomlType] = {
     ),
     (BundleKind.ENV, "multi"): TomlType(
         {
-            "mcp_server_envs": Key(_references("env"), refers="env"),
-            "website_envs": Key(_references("env"), refers="env"),
+            "mcp_server_envs": _listed("env"),
+            "website_envs": _listed("env"),
             "name": Key(_word),
             **_PROVIDER,
         },
@@ -154,7 +149,7 @@ TYPES: Mapping[tuple[BundleKind, str], TomlType] = {
     ),
     (BundleKind.ENV, "computer_driver"): TomlType({"module": Key(_module, required=True), **_PROVIDER}),
     (BundleKind.AGENT, "a2a_agent"): TomlType(
-        {"image": _IMAGE, "default_env_vars": Key(_texts_table), "metadata": Key(_table, below=_AGENT_METADATA)},
+        {"image": _IMAGE, "default_env_vars": Key(_texts_table, each=_any_text), "metadata": Key(_table, below=_AGENT_METADATA)},
     ),
     (BundleKind.ARTIFACT, "file"): TomlType({"description": Key(_any_text)}),
     (BundleKind.ARTIFACT, "file_artifact_universe"): TomlType({"description": Key(_any_text)}),
@@ -166,11 +161,11 @@ TYPES: Mapping[tuple[BundleKind, str], TomlType] = {
         },
     ),
     (BundleKind.ARTIFACT, "environment_universe"): TomlType(
-        {"environment_artifacts": Key(_references("artifact"), refers="artifact", artifact_type="environment")},
+        {"environment_artifacts": _listed("artifact", artifact_type="environment")},
     ),
     (BundleKind.ARTIFACT, "cli"): TomlType({"command_name": Key(_command, required=True), "entrypoint": Key(_text, required=True)}),
     (BundleKind.ARTIFACT, "docker_image"): TomlType({"description": Key(_any_text), "ref": Key(_registry_image)}),
-    (BundleKind.EVAL, "eval"): TomlType({"tasks": Key(_references("task"), required=True, refers="task")}),
+    (BundleKind.EVAL, "eval"): TomlType({"tasks": _listed("task", required=True)}),
 }
 STORED_NAMES: Mapping[str, str] = {
     "service_name": "environment_name",
@@ -231,6 +226,13 @@ def _value_problems(name: str, key: Key, value: Json, file: str) -> Iterator[Pro
     said = key.check(value)
     if said:
         yield Problem(f"{name} {said}, not {_short(value)}", file, at("$", name))
+    elif key.each is not None:
+        for index, entry in value.items() if isinstance(value, dict) else enumerate(value):
+            wrong = key.each(entry)
+            if wrong:
+                yield Problem(
+                    f"{index if isinstance(index, str) else 'an entry'} {wrong}, not {_short(entry)}", file, at(at("$", name), index)
+                )
     elif key.below is not None:
         for below, check in key.below.items():
             wrong = check(value[below]) if below in value else None
