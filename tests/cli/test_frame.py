@@ -320,3 +320,12 @@ def test_without_a_terminal_what_takes_long_has_a_line_now_and_then(capsys: pyte
         "[tasks/a.json] agent: exporting notes 2 of 3",
         "[tasks/a.json] 1/3 agent: built",
     ]
+
+
+def test_a_step_that_is_done_again_after_a_retry_counts_once(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = Lines()
+    watcher.begin("run-1", "t")
+    told = [("run_started", ""), *(("step_done", step) for step in ("box", "work", "work", "check"))]
+    for kind, step in told:
+        watcher.on_event(Event("run-1", 1, "now", kind, step, {"steps": 3, "done": 0}))
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["1/3", "2/3", "2/3", "3/3"]

@@ -84,6 +84,54 @@ def test_cl02_what_is_no_file_or_an_empty_folder_is_no_artifact(cli: Cli, file: 
     assert answer.json["error"]["code"] != "internal"
 
 
+NO_TEXT = os.fsdecode(b"b\xffd")
+"""What an argument of bytes that are not UTF-8 becomes."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", NO_TEXT],
+        ["run", "hello", "--agent", NO_TEXT],
+        ["task", "get", NO_TEXT],
+        ["runs", "list", "--task", NO_TEXT],
+        ["artifact", "put", "x", "--id", NO_TEXT],
+        ["exec", NO_TEXT, "--", "true"],
+        ["run", ""],
+        ["run", "hello", "--output", ""],
+        ["bundle", "check", ""],
+        ["artifact", "put", "", "--id", "a"],
+        ["task", "get", ""],
+    ],
+)
+def test_cl02_an_argument_that_is_no_text_or_empty_is_refused_before_anything_else(cli: Cli, words: list[str]) -> None:
+    cli.write("x", "1")
+    answer = cli(*words)
+    assert answer.code == 2, answer.all
+    assert "not UTF-8 text" in answer.err or "empty" in answer.err
+    assert "--debug" not in answer.err
+
+
+def test_cl02_what_of_a_folder_cannot_be_stored_is_told_and_never_left_out_in_silence(cli: Cli) -> None:
+    folder = cli.cwd / "d"
+    (folder / "below").mkdir(parents=True)
+    cli.write("d/below/a", "1")
+    (folder / "again").symlink_to("below")
+    assert cli("artifact", "put", "d", "--id", "a").code == 0
+    assert [file["path"] for file in cli("artifact", "get", "a", "--json").json["files"]] == ["again/a", "below/a"]
+    (folder / "out").symlink_to("/etc/hostname")
+    (folder / "broken").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe")
+    answer = cli("artifact", "put", "d", "--id", "a", "--json")
+    assert answer.code == 2
+    assert [problem["file"] for problem in answer.json["error"]["problems"]] == ["d/broken", "d/out", "d/pipe"]
+
+
+def test_cp_takes_files_of_any_name(cli: Cli) -> None:
+    answer = cli("cp", NO_TEXT, "run-1:/app")
+    assert "no run" in answer.err, answer.all
+
+
 @pytest.mark.parametrize("output", ["/dev/null/x", "/proc/nowhere/x.json", "folder.json", "file/below"])
 def test_output_that_cannot_be_written_is_told_before_anything_runs(cli: Cli, output: str) -> None:
     (cli.cwd / "folder.json").mkdir()

@@ -35,12 +35,20 @@ class Running:
     run_id: str
     task: str
     steps: int = 0
-    done: int = 0
+    before: int = 0
+    """Steps that were done when this process took the run up."""
+    finished: set[str] = field(default_factory=set)
+    """Steps that have been done since; one that is done again after a retry counts once."""
     now: dict[str, str] = field(default_factory=dict)
     """Steps that run → what they last said."""
     ended: Mapping[str, Any] | None = None
     left: Mapping[str, Any] = field(default_factory=dict)
     """The report of its teardown."""
+
+    @property
+    def done(self) -> int:
+        """How many of its steps are done."""
+        return min(self.before + len(self.finished), self.steps or sys.maxsize)
 
 
 class Watcher(Protocol):
@@ -77,7 +85,7 @@ class Silent:
             run = self.runs[event.run_id] = Running(event.run_id, str(payload.get("task") or payload.get("task_id") or event.run_id))
         match event.kind:
             case "run_started":
-                run.steps, run.done = int(payload.get("steps") or 0), int(payload.get("done") or 0)
+                run.steps, run.before = int(payload.get("steps") or 0), int(payload.get("done") or 0)
             case "step_started":
                 run.now[event.step_id or ""] = str(payload.get("type") or "")
                 run.steps = int(payload.get("total") or run.steps)
@@ -85,7 +93,8 @@ class Silent:
                 run.now[event.step_id or ""] = _progress_text(payload)
             case "step_done" | "step_failed" | "step_retried":
                 run.now.pop(event.step_id or "", None)
-                run.done += event.kind == "step_done"
+                if event.kind == "step_done":
+                    run.finished.add(event.step_id or "")
             case "run_finished":
                 run.now.clear()
                 run.ended = payload

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agent_env.cli.completing import ARTIFACT_IDS
-from agent_env.cli.frame import Group
+from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, table, write_json
 from agent_env.cli.session import artifacts_of, opened_stores
 from agent_env.cli.stored import list_newest, page_options, remove
-from agent_env.errors import NotFoundError, UsageError
+from agent_env.errors import NotFoundError, ProblemsError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts
@@ -29,7 +29,7 @@ def artifact() -> None:
 
 
 @artifact.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=FilePath(path_type=Path))
 @click.option("--id", "id", required=True, help="The artifact's id.")
 @click.option("--type", "kind", type=click.Choice(["file", "folder", "skill", "environment", "cli"]), help="By its content when absent.")
 @click.option("--description", default="", help="One line for people.")
@@ -53,7 +53,7 @@ def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) 
 @artifact.command()
 @click.argument("id", shell_complete=ARTIFACT_IDS)
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write its files into this folder.")
+@click.option("-o", "--output", type=FilePath(path_type=Path), help="Write its files into this folder.")
 @json_option
 def get(id: str, version: int | None, output: Path | None, as_json: bool) -> None:
     """Show an artifact and its files, or write them into a folder."""
@@ -108,12 +108,12 @@ def _put(artifacts: Artifacts, path: Path, id: str, kind: str, fields: dict[str,
                 id, _needed(fields, "environment_name"), path, filename=fields["filename"], description=fields["description"]
             )
         case "skill":
-            return artifacts.put_skill(id, dict(_tree(path)))
+            return artifacts.put_skill(id, _tree(path))
         case "cli":
             entrypoint, command_name = _needed(fields, "entrypoint"), _needed(fields, "command_name")
-            return artifacts.put_cli(id, dict(_tree(path)), entrypoint=entrypoint, command_name=command_name)
+            return artifacts.put_cli(id, _tree(path), entrypoint=entrypoint, command_name=command_name)
         case _:
-            return artifacts.put_universe(id, dict(_tree(path)))
+            return artifacts.put_universe(id, _tree(path))
 
 
 def _kind(path: Path) -> str:
@@ -129,12 +129,15 @@ def _needed(fields: dict[str, Any], name: str) -> str:
     return str(value)
 
 
-def _tree(root: Path) -> Iterator[tuple[str, Path]]:
-    from agent_env.bundles.reading import LEAVINGS
+def _tree(root: Path) -> dict[str, Path]:
+    """The files of a folder, as a bundle's are found: what can't be stored is told, never left out in silence."""
+    from agent_env.bundles.reading import Folder, Notes
 
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and not LEAVINGS.intersection(path.relative_to(root).parts):
-            yield path.relative_to(root).as_posix(), path
+    notes, folder = Notes(), root.resolve()
+    files = Folder(folder, notes, what="folder").walk(folder)
+    if notes.problems:
+        raise ProblemsError([replace(problem, file=f"{root}/{problem.file}") for problem in notes.problems])
+    return files
 
 
 def _write(output: Path, name: str, data: bytes, mode: int) -> None:
