@@ -87,6 +87,8 @@ def test_untrusted_configuration_can_not_switch_isolation_off(cli: Cli) -> None:
     answer = cli("run", "hello")
     assert answer.code == 2
     assert "isolation" in answer.err
+    found = {check["name"]: check for check in cli("doctor", "--json").json["checks"]}["configuration"]
+    assert (found["ok"], "isolation" in found["detail"], "agent-env trust" in found["hint"]) == (False, True, True)
 
 
 def test_doctor_says_what_this_machine_can_do_and_how_limits_hold(cli: Cli) -> None:

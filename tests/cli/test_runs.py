@@ -93,6 +93,27 @@ def test_runs_show_context_can_be_read_by_context_json(cli: Cli) -> None:
     assert again.json["runs"][0]["scores"] == {"check": 1.0}
 
 
+def test_a_context_brings_its_seed_and_its_overrides_and_what_is_gone_of_it_is_needed_only_where_a_step_acts(cli: Cli) -> None:
+    again = {"id": "again", "type": "aggregate_verifiers", "verifier_ids": ["check"]}
+    seeded = [*graded('test "<who>" = me'), again]
+    assert cli("task", "create", cli.write("t.json", seeded), "--id", "t").code == 0
+    cli.write("s.csv", "who\nme\n")
+    assert cli("task", "run-batch", "--id", "t", "--seeds", "s.csv", "--output-dir", "out", "-q").code == 0
+    (context,) = [path for path in (cli.cwd / "out").iterdir() if path.name != "results.json"]
+    run = ("task", "run", "t", "--context-json", context, "--json")
+    assert cli(*run, "--start-step", "2").json["runs"][0]["scores"] == {"again": 1.0}
+    refused = cli(*run, "--start-step", "1")
+    assert (refused.code, "was removed" in refused.err) == (1, True)
+    assert context.read_text().count('"who": "me"') == 1
+    known = json.loads(context.read_text())
+    fresh = {"metadata": {"seed": known["metadata"]["seed"]}}
+    answer = cli("task", "run", "t", "--context-json", cli.write("fresh.json", json.dumps(fresh)), "--json")
+    assert answer.json["runs"][0]["scores"] == {"check": 1.0, "again": 1.0}
+    fresh["metadata"]["user_overrides"] = {"step_params": {"nope": {}}}
+    unknown = cli("task", "run", "t", "--context-json", cli.write("fresh.json", json.dumps(fresh)))
+    assert (unknown.code, "'nope'" in unknown.err) == (2, True)
+
+
 def test_unknown_run_is_one_line_and_exit_code_2(cli: Cli) -> None:
     for command in (["runs", "show"], ["runs", "logs"], ["runs", "rm"], ["runs", "cancel"], ["runs", "teardown"], ["resume"]):
         answer = cli(*command, "run-nope")

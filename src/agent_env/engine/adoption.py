@@ -5,43 +5,76 @@ Their rows move to the new run, so that neither the run that made them nor a col
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import EPOCH_LABEL, EXPIRES_LABEL, HOME_LABEL, SANDBOX_LABEL, Installation
+from agent_env.engine.names import PRESET, may_use
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.sandbox_records import EPOCH_BASE, RESOURCE_KIND
-from agent_env.engine.teardown import Removal, removals_of, rows_beside
+from agent_env.engine.teardown import Removal, removals_of, rows_beside, sandbox_ids
 from agent_env.errors import PlaceLostError, PlacementError, RunOwnedError
 from agent_env.stores import handover
 from agent_env.stores.records import OPEN_STATES, Lease, Resource, ResourceRow
 
 if TYPE_CHECKING:
     from agent_env.sandboxes.contract import SandboxInfo
+    from agent_env.steps.contract import Step
+
+    Steps = Callable[[], Iterable[Step]]
 
 UNKNOWN_EPOCHS = 1_000_000
 """Added to the epoch of a sandbox whose run this database does not know: more than any number of owners that it had."""
 
 
-async def adopt_all(context: Mapping[str, Json], lease: Lease, stores: Stores, providers: Providers, installation: Installation) -> bool:
+async def adopt_all(
+    context: Mapping[str, Json], lease: Lease, stores: Stores, providers: Providers, installation: Installation, *, steps: Steps
+) -> bool:
     """Takes over every sandbox that the context names and that this run does not have yet. Returns whether it names any.
+
+    One that is gone is left out when no step that will run can act in it: answers can be judged again, and scores summed up anew.
+
+    Args:
+        context: What the run starts with.
+        lease: The run's.
+        stores: Its memory.
+        providers: Where sandboxes are looked for that this database does not know.
+        installation: Whose sandboxes may be taken over.
+        steps: Gives the steps that will run; asked only when a sandbox is gone.
 
     Raises:
         RunOwnedError: A live run still uses one.
-        PlaceLostError: One no longer exists.
+        PlaceLostError: One no longer exists, and a step needs it.
         PlacementError: One belongs to another installation.
     """
     wanted = list(removals_of(context))
-    if not wanted:
-        return False
+    lost: dict[str, PlaceLostError] = {}
     for removal in wanted:
         row = stores.journal.resource(removal.sandbox_id)
-        if row is None:
-            await _adopt_unknown(removal, lease, stores, providers, installation)
-        elif row.run_id != lease.run_id:
-            await _adopt_known(row, lease, stores)
-    return True
+        try:
+            if row is None:
+                await _adopt_unknown(removal, lease, stores, providers, installation)
+            elif row.run_id != lease.run_id:
+                await _adopt_known(row, lease, stores)
+        except PlaceLostError as error:
+            lost[removal.sandbox_id] = error
+    todo = list(steps()) if lost else []
+    for sandbox_id, why in lost.items():
+        names = _names(context, sandbox_id)
+        if any(may_use(step, names) for step in todo):
+            raise why
+    return bool(wanted)
+
+
+def _names(context: Mapping[str, Json], sandbox_id: str) -> set[tuple[str, str]]:
+    """The `(kind, name)` of what the context says is in a sandbox."""
+    return {
+        (kind, str(record.get(field, "")))
+        for kind, (collection, field) in PRESET.items()
+        for record in context.get(collection) or ()
+        if any(found == sandbox_id for found, _ in sandbox_ids(record))
+    }
 
 
 async def _adopt_known(row: ResourceRow, lease: Lease, stores: Stores) -> None:

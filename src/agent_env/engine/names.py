@@ -72,12 +72,22 @@ KNOWN_TYPES = frozenset(
 FORGIVING = frozenset({"teardown_sandboxes", "reset_env"})
 """Types that only warn about names that nobody provided."""
 
-_PRESET: Mapping[str, tuple[str, str]] = {
+AT_ITS_NAMES = frozenset(
+    {
+        *("agent_prompt_response_verifier", "aggregate_verifiers", "collect_artifacts", "deploy_human_agent", "deploy_sandbox"),
+        *("load_artifact", "review", "rubrics_verifier", "run_code", "run_container_unit_tests_verifier", "run_docker_container"),
+        "verify_sandbox",
+    }
+)
+"""Types that act at the names that they ask for or provide, and nowhere else."""
+
+PRESET: Mapping[str, tuple[str, str]] = {
     SANDBOX: ("deployed_sandboxes", "sandbox_name"),
     AGENT: ("deployed_agents", "agent_name"),
     ENVIRONMENT: ("deployed_envs", "env_id"),
     PROMPT: ("prompt_responses", "prompt_id"),
 }
+"""Kind → the context's list of its records, and the field that names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,15 @@ def references(step: Step) -> Iterator[Reference]:
         for name in value if isinstance(value, list | tuple) else (value,):
             if isinstance(name, str) and name.strip():
                 yield Reference(kind, name, field)
+
+
+def may_use(step: Step, names: Collection[tuple[str, str]]) -> bool:
+    """Whether a step may act at one of these names, given as `(kind, name)`. What a plug-in's step does is not known, so it may."""
+    type_name = step.type_name or step.type
+    if type_name in FORGIVING or not names:
+        return False
+    asked = {provided(step), *((reference.kind, reference.name) for reference in references(step))}
+    return type_name not in AT_ITS_NAMES or not asked.isdisjoint(names)
 
 
 @cache
@@ -286,5 +305,5 @@ def _preset_names(preset: Mapping[str, Json], kind: str) -> Iterator[str]:
     elif kind is CONTAINER:
         yield from (record.get("container_name", "") for record in metadata.get("deployed_docker_containers") or ())
     else:
-        collection, field = _PRESET[kind]
+        collection, field = PRESET[kind]
         yield from (str(record.get(field, "")) for record in preset.get(collection) or ())

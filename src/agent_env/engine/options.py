@@ -34,7 +34,7 @@ class RunOptions:
     """How one run differs from the task as written."""
 
     seed: Mapping[str, Json] = field(default_factory=dict)
-    """`<key>` in any text of a step becomes the value."""
+    """`<key>` in any text of a step becomes the value. Without one, the seed that the context holds is used."""
     metadata: Mapping[str, Json] = field(default_factory=dict)
     """Added to the context's metadata."""
     context: Mapping[str, Json] | None = None

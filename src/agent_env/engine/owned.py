@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from agent_env.agents.settings import AgentSettings
@@ -41,6 +42,7 @@ from agent_env.stores.records import DURATION_NOTE, Lease, StoredRun
 if TYPE_CHECKING:
     from agent_env.config import Config
     from agent_env.redaction import Redactor
+    from agent_env.steps.contract import Step
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,8 @@ class OwnedRun:
     async def _go(self) -> RunOutcome:
         house, begun = self._house, self._house.clock.monotonic()
         stored = self._journal.load(self._lease.run_id)
-        if await adopt_all(stored.context or {}, self._lease, house.stores, house.providers, house.installation):
+        todo = partial(self._todo, stored)
+        if await adopt_all(stored.context or {}, self._lease, house.stores, house.providers, house.installation, steps=todo):
             stored = self._journal.load(self._lease.run_id)
         shared, execution, graph = self._prepare(stored)
         done = await recover(execution, shared, graph, stored.attempts, self._asked)
@@ -202,6 +205,11 @@ class OwnedRun:
         except InfrastructureError as error:
             ending = Ending("failed", kind_of(error), described(error, None))
         return await self._finish(stored, execution, ending, begun)
+
+    def _todo(self, stored: StoredRun) -> Iterator[Step]:
+        """The steps of the run's part of its task."""
+        plan = self._plan or plan_of(stored, self._house.stores)
+        return (plan.steps[step_id] for step_id in plan.graph.part(*part_of(stored.run.options)).order)
 
     def _prepare(self, stored: StoredRun) -> tuple[Shared, Execution, Graph]:
         plan = self._plan or plan_of(stored, self._house.stores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from agent_env.documents.context import SECRET_KEYS, new_context, safe_context
@@ -37,6 +38,7 @@ def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor, keep: Keep
         UsageError: `start_step` or `end_step` is outside of the task, or a name can't be one.
     """
     _check_names(options)
+    options = _with_its_seed(options)
     seeded = plan_without_literals(plan.seeded(options.seed), keep)
     _check_part(options, len(seeded.graph.order))
     instance_id = new_instance_id(plan.task_id)
@@ -65,6 +67,12 @@ def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor, keep: Keep
         },
     )
     return seeded, new
+
+
+def _with_its_seed(options: RunOptions) -> RunOptions:
+    """A run that goes on with a context goes on with its seed: the steps still to run have the same placeholders (reference)."""
+    given = ((options.context or {}).get("metadata") or {}).get("seed")
+    return replace(options, seed=given) if given and not options.seed else options
 
 
 def learn_references(task: Mapping[str, Json], secrets: Secrets) -> None:

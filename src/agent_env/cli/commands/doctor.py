@@ -73,7 +73,9 @@ def _checks() -> Iterator[Check]:
         yield Check("configuration", False, True, str(error).replace("\n", "; "), error.hint or "agent-env config show")
     else:
         read = ", ".join(str(file.path) for file in config.files) or "nothing to read: built-in values"
-        yield Check("configuration", True, True, read)
+        refused = "; ".join(f"{key} {why}" for key, why in sorted(config.blocked.items()))
+        detail = f"{read} asks for what only a trusted folder may: {refused}" if refused else read
+        yield Check("configuration", not refused, True, detail, "read it, then run `agent-env trust` there")
         yield from _memory(config)
         yield _keeper(config)
     for finding in examine():

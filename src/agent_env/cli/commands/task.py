@@ -225,15 +225,16 @@ def run(id: str, version: int | None, **given: Any) -> int:
     from agent_env.cli.tasks import planned, start_context
     from agent_env.engine import RunOptions
 
-    overrides = _overrides(given)
     context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
+    said = (context or {}).get("metadata") or {}
+    overrides = {**(said.get("user_overrides") or {}), **_overrides(given)}
     group = secrets.token_hex(16)
     asked_of_models = of_models(given)
 
     def prepare(engine: Engine) -> list[Job]:
         plan = planned(
             engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, preset=context, strict=given["strict"]
-        )
+        ).seeded(said.get("seed") or {})
         warn([*plan.warnings, *without_effect([plan], overrides)])
         chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         return [
