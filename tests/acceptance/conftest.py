@@ -23,6 +23,9 @@ from tests.cli.conftest import AGENT_ENV, Answer, Cli
 PATIENCE = 80.0
 """Only ever reached by what would otherwise wait for ever."""
 
+SETTLED = 0.5
+"""Nobody joins a home's network while the home is collected: a fresh one need not be waited for."""
+
 Steps = list[dict[str, Any]]
 
 BOX = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
@@ -47,6 +50,7 @@ class Home(Cli):
         self.places = root / "places"
         self.state = self.home / "state/agent-env"
         self.env["AGENT_ENV_LOCAL_SANDBOX_DIR"] = str(self.places)
+        self.env["AGENT_ENV_LIMIT_NETWORK_SETTLE_SECONDS"] = str(SETTLED)
 
     def bundle(self, name: str = "b", scripts: dict[str, str] | None = None, **tasks: Steps) -> Path:
         """A bundle with these tasks, and a `run.py` for each script."""

@@ -30,6 +30,7 @@ from agent_env.stores.installation import home_of
 from agent_env.waiting import poll
 from tests.portability.far import FarEngine, far_engine
 from tests.portability.mac import Mac
+from tests.sandboxes.people import QUICKLY_SETTLED
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ class Person:
     def provider(self, **environ: str) -> LocalProvider:
         options = {"isolation": "container", "machine_image": self.image}
         given = {"HOME": str(self.folder), "AGENT_ENV_LOCAL_SANDBOX_DIR": str(self.folder / "work"), "DOCKER_HOST": self.url, **environ}
-        return LocalProvider(self.folder / "state", options=options, environ={"PATH": os.environ["PATH"], **given})
+        return LocalProvider(self.folder / "state", options=options, environ={"PATH": os.environ["PATH"], **given}, limits=QUICKLY_SETTLED)
 
     @asynccontextmanager
     async def made(self, **changes: Any) -> AsyncIterator[tuple[MachineSandbox | ContainerSandbox, ContainerPlace]]:

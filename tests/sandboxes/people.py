@@ -15,16 +15,19 @@ import tempfile
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.places import helper
 from agent_env.sandboxes import SandboxSpec
 from agent_env.sandboxes.confined import probe
 from agent_env.sandboxes.local import provider
 
 ORDINARY = 65534
+QUICKLY_SETTLED = replace(DEFAULT_LIMITS, network_settle_seconds=0.5)
+"""A test's networks are nobody else's, who would still have to join them."""
 assert concurrent.futures.thread
 
 WAYS = (
@@ -48,7 +51,7 @@ class World:
         """A provider as a new process of this person would make it."""
         environ = {**os.environ, "HOME": str(self.home), "AGENT_ENV_LOCAL_SANDBOX_DIR": str(self.work)}
         chosen = {"confiner": "helper"} if self.way == "user without bubblewrap" else {}
-        return provider.LocalProvider(self.state, options={**chosen, **options}, environ=environ)
+        return provider.LocalProvider(self.state, options={**chosen, **options}, environ=environ, limits=QUICKLY_SETTLED)
 
     def left(self) -> list[str]:
         """What is left of sandboxes in these folders."""
