@@ -17,7 +17,7 @@ import tarfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -295,18 +295,24 @@ class Bench:
 
     async def clean(self) -> None:
         """Removes every trace: images by label and name, layers by the ledger."""
+        left = set()
+        for row in await self.api.ask("GET", "images/json", params={"all": "1"}):  # once: the engine weighs every image that it lists
+            names = [*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ())]
+            labelled = (row.get("Labels") or {}).get("dev.agentenv.home", "") == self.home
+            if labelled or any(self.name in name for name in names):
+                left.add(row["Id"])
         for _ in range(4):  # what was made from another must go before it
-            for row in await self.api.ask("GET", "images/json", params={"all": "1"}):
-                names = [*(row.get("RepoTags") or ()), *(row.get("RepoDigests") or ())]
-                labelled = (row.get("Labels") or {}).get("dev.agentenv.home", "") == self.home
-                if labelled or any(self.name in name for name in names):
-                    await self.drop(row["Id"])
+            left = {id for id in left if not await self.drop(id)}
         for state in [self.root / "state", *self.root.glob("state-*")]:
             await (await self.images(state=state).space()).gc(everything=True)
 
-    async def drop(self, name: str) -> None:
-        with suppress(EngineAnswerError):
+    async def drop(self, name: str) -> bool:
+        """Removes an image, unless others are made from it; whether it is gone."""
+        try:
             await self.api.ask("DELETE", f"images/{name}", params={"force": "1"})
+        except EngineAnswerError as error:
+            return error.status == httpx.codes.NOT_FOUND
+        return True
 
 
 def tar_of(*members: tuple[str, Any], **common: Any) -> bytes:
