@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from agent_env_sdk.wire.rpc import RpcError
 from tests.sdk.agents import Echo, Plain
 
 MESSAGE = {"messageId": "1", "role": "user"}
+ROOT = Path(__file__).parents[2]
 
 
 async def until_working(client: AgentClient, text: str, **more: Any) -> Task:
@@ -316,6 +320,42 @@ async def test_a_restart_keeps_tasks_trajectories_sessions_and_registrations(tmp
         assert len((await echo.invoke(TRAJECTORY, "get", {"task_id": cut.id}))["trajectory"]) == 1
         assert (await echo.card()).name == "Ada"
         assert set((await echo.invoke(MCP_CONFIG, "list"))["mcp_servers"]) == {"a"}
+
+
+async def test_a_folder_that_nobody_named_goes_with_its_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    served = Echo()
+    async with serve_agent_here(served) as echo:
+        assert ending(await echo.prompt("hello")).text == "hello"
+        assert served.state is not None
+        assert served.state.parent.parent == tmp_path
+    assert await asyncio.to_thread(lambda: [*tmp_path.iterdir()]) == []
+
+
+EXITS = """
+import os
+from agent_env_sdk.agent import asgi
+from agent_env_sdk.agent.memory import Memory
+from agent_env_sdk.agent.staging import Staging
+from tests.sdk.agents import Echo, Plain
+never_served, staging = asgi(Echo()), Staging()
+staging._root()
+Memory(Plain()).keep("c", [])
+remembers = Memory(plain := Plain())
+remembers.keep("c", [])
+there = set(os.listdir(os.environ["TMPDIR"]))
+if not os.fork():
+    raise SystemExit
+assert os.wait()[1] == 0 and set(os.listdir(os.environ["TMPDIR"])) == there
+print(sorted(name.rpartition("-")[0] for name in there))
+"""
+
+
+def test_no_folder_that_nobody_named_outlives_its_process_nor_goes_with_a_fork(tmp_path: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", EXITS], cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.stderr) == ("['agent-memory', 'agent-staging', 'agent-state']\n", "")
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_task_that_a_crash_left_running_has_failed_and_a_torn_line_is_left_out(tmp_path: Path) -> None:

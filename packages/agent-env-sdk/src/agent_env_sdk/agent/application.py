@@ -213,12 +213,13 @@ class Application:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        await self.agent.startup()
-        try:
-            async with self.tasks.running():
-                yield
-        finally:
-            await self.agent.shutdown()
+        with self.storage.served():
+            await self.agent.startup()
+            try:
+                async with self.tasks.running():
+                    yield
+            finally:
+                await self.agent.shutdown()
 
 
 def _settings(message: Message) -> Mapping[str, Any] | None:

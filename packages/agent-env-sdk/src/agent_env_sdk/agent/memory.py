@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .author import Agent
+from .fleeting import fleeting_folder
 
 REMEMBERED: Final = 1024
 """Conversations, the ones that went on last; older ones are forgotten."""
@@ -50,7 +51,7 @@ class Memory:
 
     def _file(self, context_id: str) -> Path:
         if self._agent.state is None:
-            self._agent.state = Path(tempfile.mkdtemp(prefix="agent-memory-"))
+            self._agent.state = fleeting_folder(self._agent, "agent-memory-")
         return self._agent.state / "conversations" / f"{hashlib.sha256(context_id.encode()).hexdigest()[:40]}.json"
 
 

@@ -25,6 +25,8 @@ from starlette.routing import BaseRoute, Route
 from agent_env_sdk.wire.agent_extensions import STAGING, STANDARDS
 from agent_env_sdk.wire.errors import AgentEnvError
 
+from .fleeting import fleeting_folder
+
 MAX_BYTES_VARIABLE: Final = "AGENTENV_STAGING_MAX_BYTES"
 FOLDER_VARIABLE: Final = "AGENTENV_STAGING_DIR"
 MAX_BYTES: Final = 16 * 1024**3
@@ -155,7 +157,7 @@ class Staging:
 
     def _root(self) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="agent-staging-"))
+            self._folder = fleeting_folder(self, "agent-staging-")
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self._folder
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -19,6 +21,8 @@ from typing import Any, BinaryIO, Final
 from agent_env_sdk.wire.a2a import STATE_VARIABLE
 from agent_env_sdk.wire.agent_bodies import MAX_PAGE_BYTES
 from agent_env_sdk.wire.trajectory import ErrorEvent, Event, dump_event
+
+from .fleeting import fleeting_folder
 
 MAX_TRAJECTORY_BYTES: Final = 1024 * 1024 * 1024
 """What a trajectory may be long; the protocol's own limit for one that is uploaded."""
@@ -77,18 +81,29 @@ class Storage:
     """The folder.
 
     Args:
-        folder: Where; None for the variable `AGENTENV_AGENT_STATE`, else a new folder that this process alone knows.
+        folder: Where; None for the variable `AGENTENV_AGENT_STATE`, else a new folder that this process alone knows, and that goes
+            with it.
         max_trajectory_bytes: How long a task's trajectory may be.
     """
 
     def __init__(self, folder: Path | None = None, max_trajectory_bytes: int = MAX_TRAJECTORY_BYTES) -> None:
-        named = os.environ.get(STATE_VARIABLE)
-        self.folder = folder or (Path(named) if named else Path(tempfile.mkdtemp(prefix="agent-state-")))
+        named = folder or os.environ.get(STATE_VARIABLE)
+        self._fleeting = not named
+        self.folder = Path(named) if named else fleeting_folder(self, "agent-state-")
         self._limit = max_trajectory_bytes
         self._indexes: OrderedDict[str, array[int]] = OrderedDict()
         self._open: dict[str, Recorder] = {}
-        for name in ("tasks", "trajectories"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._make_rooms()
+
+    @contextmanager
+    def served(self) -> Iterator[None]:
+        """What is in a folder that nobody named is gone after the block, with the folder."""
+        self._make_rooms()
+        try:
+            yield
+        finally:
+            if self._fleeting:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
         """The tasks that were saved; a file that was torn by a crash is passed over."""
@@ -152,6 +167,10 @@ class Storage:
             file.seek(index[after])
             lines = file.read(index[last] - index[after]).splitlines()
         return Page([json.loads(line) for line in lines], total)
+
+    def _make_rooms(self) -> None:
+        for name in ("tasks", "trajectories"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def _index(self, task_id: str) -> array[int]:
         """Where each line begins, and the last ends."""
