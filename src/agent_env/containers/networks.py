@@ -180,7 +180,7 @@ async def own_network(engine: Engine, name: str, labels: Mapping[str, str], *, i
     return await _create(engine, name, {**labels, KIND: "own"}, prefix=_OWN_PREFIX, options={}, internal=internal)
 
 
-async def join(engine: Engine, network: str, container_id: str, aliases: Sequence[str], *, concerns: str, called: str = "") -> None:
+async def join(engine: Engine, network: str, container_id: str, aliases: Sequence[str], *, concerns: str) -> None:
     """Puts a container on a further network. One that runs has to be changed for it, which takes longer.
 
     Args:
@@ -189,14 +189,13 @@ async def join(engine: Engine, network: str, container_id: str, aliases: Sequenc
         container_id: The container.
         aliases: Its further names there.
         concerns: The container's name, for messages.
-        called: The network's name, for messages.
 
     Raises:
         NotFoundError: There is no such network.
         EngineRefusedError: It can't join it.
     """
     body = {"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}}
-    async with engine.asking(f"joining the network {called or network[:12]}", concerns=concerns) as docker:
+    async with engine.asking(f"joining the network {network[:12]}", concerns=concerns) as docker:
         await docker._query_json(f"networks/{network}/connect", method="POST", data=body)
 
 

@@ -28,7 +28,7 @@ from agent_env.stores.records import Resource
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
-    from agent_env.containers import ContainerPlace, ContainerSpec, Engine
+    from agent_env.containers import ContainerSpec, Engine
     from agent_env.containers.spec import Mount
     from agent_env.images import Images
     from agent_env.steps.contract import Tell
@@ -96,6 +96,8 @@ class _Start:
         return self.record.sandbox_id
 
     async def made(self, tell: Tell) -> DeployedContainer:
+        from agent_env.containers import deploy
+
         shared, request = self.shared, self.request
         self._refuse_a_second()
         engine = await self.held.sandbox.engine()
@@ -116,7 +118,7 @@ class _Start:
         await shared.stores.journal.intend(shared.lease, resource)
         shared.sandboxes.note(resource, {})
         async with deadline(shared.limits.deploy_seconds, f"starting container {request.container_name!r}"):
-            place = await self._deployed(engine, await self._spec(engine, image_id, labels))
+            place = await deploy(engine, await self._spec(engine, image_id, labels))
         facts: dict[str, Json] = {CONTAINER_ID: place.id, "ports": {str(port): at for port, at in place.ports.items()}}
         await place.aclose()
         if isinstance(self.held.provider, TakesSecrets):
@@ -194,6 +196,7 @@ class _Start:
             processes=int(limits.get("processes") or 0),
             shared_memory_bytes=request.shared_memory_bytes,
             network=network,
+            further_networks=[await self._network(engine, name, labels) for name in request.extra_networks],
             aliases=() if alone else (request.container_name,),
             ports=() if alone else tuple(request.ports),
             mounts=await self._mounts(engine, labels),
@@ -219,16 +222,7 @@ class _Start:
             return name
         if name.startswith(_OF_CONTAINER):
             return _OF_CONTAINER + self._started(name.removeprefix(_OF_CONTAINER))
-        return await self._named_network(engine, name, labels)
-
-    async def _named_network(self, engine: Engine, name: str, labels: Mapping[str, str]) -> str:
-        from agent_env.containers import objects
-        from agent_env.containers.networks import own_network
-
-        full = f"{name}-{self.sandbox_id}"
-        own = {SANDBOX_LABEL: self.sandbox_id, HOME_LABEL: labels[HOME_LABEL]}
-        found = [each.id for each in await objects.networks(engine, own) if each.name == full]
-        return found[0] if found else (await own_network(engine, full, labels)).id
+        return await self.shared.networks.get(engine, name, labels)
 
     def _started(self, container_name: str) -> str:
         known = {str(each.get("container_name")): str(each.get("container_id")) for each in self._records()}
@@ -256,18 +250,3 @@ class _Start:
                 await volumes.create(engine, full, labels)
                 mounts.append(Mount(target, full, read_only=options == "ro"))
         return mounts
-
-    async def _deployed(self, engine: Engine, spec: ContainerSpec) -> ContainerPlace:
-        """A container that could not join all its networks is of no use to anybody."""
-        from agent_env.containers import deploy, networks, objects
-
-        further = [(name, await self._network(engine, name, spec.labels)) for name in self.request.extra_networks]
-        place = await deploy(engine, spec)
-        try:
-            for name, network in further:
-                await networks.join(engine, network, place.id, (self.request.container_name,), concerns=place.name, called=name)
-        except BaseException:  # whatever went wrong, also a cancellation
-            await place.aclose()
-            await objects.remove_container(engine, place.id)
-            raise
-        return place

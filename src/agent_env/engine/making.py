@@ -61,7 +61,6 @@ class RunMaking:
         self._attempt_id = attempt_id
         self._tell = tell
         self._env_id = env_id
-        self._networks: dict[tuple[str, str], asyncio.Lock] = {}
         self._places: dict[str, ContainerPlace] = {}
         self._engine: Engine | None = None
         self._opening = asyncio.Lock()
@@ -185,7 +184,7 @@ class RunMaking:
             labels=labels,
             expires_at=labels.get(EXPIRES_LABEL),
         )
-        own = (self._own_network(engine, sandbox_id, name, labels) for name in wanted.networks)
+        own = (self._shared.networks.get(engine, name, labels) for name in wanted.networks)
         image, networks = await asyncio.gather(self._have(engine, wanted.image), asyncio.gather(*own))
         await journal.intend(self._shared.lease, resource)
         sandboxes.note(resource, {})
@@ -233,22 +232,10 @@ class RunMaking:
             privileges=Privileges(privileged=wanted.privileged),
         )
 
-    async def _own_network(self, engine: Engine, sandbox_id: str, name: str, labels: Mapping[str, str]) -> str:
-        from agent_env.containers.networks import own_network
-
-        async with self._networks.setdefault((sandbox_id, name), asyncio.Lock()):
-            found = await self._find_network(engine, sandbox_id, name)
-            return found or (await own_network(engine, f"{name}-{sandbox_id}", labels)).id
-
-    async def _find_network(self, engine: Engine, sandbox_id: str, name: str) -> str | None:
-        from agent_env.containers import objects
-
-        own = {SANDBOX_LABEL: sandbox_id, HOME_LABEL: self._shared.sandboxes.installation.home}
-        return next((each.id for each in await objects.networks(engine, own) if each.name == f"{name}-{sandbox_id}"), None)
-
     async def network(self, sandbox_id: str, name: str) -> str | None:
         """The engine's id of a network of a sandbox's own."""
-        return await self._find_network(await self.engine(sandbox_id), sandbox_id, name)
+        own = {SANDBOX_LABEL: sandbox_id, HOME_LABEL: self._shared.sandboxes.installation.home}
+        return await self._shared.networks.find(await self.engine(sandbox_id), name, own)
 
     async def place(
         self,

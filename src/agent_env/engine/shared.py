@@ -17,6 +17,7 @@ from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
 from agent_env.engine.context import FrozenDict
 from agent_env.engine.events import EventStream
+from agent_env.engine.networks import OwnNetworks
 from agent_env.engine.options import Stores
 from agent_env.engine.sandboxes import Sandboxes
 from agent_env.environments.settings import EnvironmentSettings
@@ -55,6 +56,7 @@ class Shared:
     """What this user's configuration grants the containers of tasks (`sandbox.container_privileges`)."""
     environments: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     agents: AgentSettings = field(default_factory=AgentSettings)
+    networks: OwnNetworks = field(default_factory=OwnNetworks)
     model_settings: ModelConfig = field(default_factory=ModelConfig)
     reviews: dict[str, asyncio.Future[Decision]] = field(default_factory=dict)
     """Questions that wait for an answer, by step."""
