@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent_env.containers import EngineEndpoint
+from agent_env.defaults import DEFAULT_LIMITS
 from tests.acceptance.boxes import box_image
 from tests.acceptance.conftest import BOX, Home, check, clean_up
 from tests.acceptance.containers import decoy, in_engine, inspected
@@ -116,6 +117,37 @@ def test_lc11_runs_that_start_containers_of_the_same_name_run_at_once(home: Home
     assert answer.code == 0, answer.all
     assert [run["scores"] for run in answer.json["runs"]] == [{"v": 1.0}] * 3
     assert in_engine(docker, home) == []
+
+
+def test_containers_meet_on_every_network_that_they_share_also_when_they_start_at_once(home: Home, box_image: str) -> None:
+    def serving(name: str, network: str, *further: str) -> dict[str, Any]:
+        said = {"command_override": "httpd -f -p 8080 -h /srv", "network": network, "extra_networks": further, "depends_on": ["box"]}
+        return beside(name, image=box_image, **said)
+
+    def gets(name: str) -> str:
+        return f"for i in $(seq 50); do timeout 5 wget -qO- http://{name}:8080/inside && exit; sleep 0.1; done; exit 1"
+
+    steps = [
+        BOX,
+        serving("a", "one"),
+        serving("b", "two"),
+        serving("both", "one", "two", "three"),
+        serving("late", "two", "three"),
+        inside("both", gets("a"), gets("b"), gets("late"), id="meets"),
+        {**inside("a", gets("both"), "! timeout 5 wget -qO- http://b:8080/inside", id="apart"), "depends_on": ["a", "b", "both"]},
+    ]
+    answer = home("run", home.bundle(t=steps), "--json")
+    assert (answer.code, answer.json["runs"][0]["scores"]) == (0, {"meets": 1.0, "apart": 1.0}), answer.all
+
+
+def test_lc03_a_container_that_fails_is_not_waited_for(home: Home, box_image: str) -> None:
+    ends = beside("ends", image=box_image, command_override="echo boom >&2; exit 3", ready_command="false")
+    answer = home("run", home.bundle(t=[BOX, ends]), "--json")
+    (run,) = answer.json["runs"]
+    assert run["error"]["code"] == "container_not_running", answer.all
+    assert "exited with code 3" in run["error"]["message"]
+    assert "boom" in run["error"]["message"]
+    assert run["duration_seconds"] < DEFAULT_LIMITS.container_ready_seconds
 
 
 def test_what_this_user_grants_is_given(home: Home, docker: EngineEndpoint, box_image: str) -> None:

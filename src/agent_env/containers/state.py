@@ -34,6 +34,24 @@ def _life(found: Mapping[str, Any]) -> str:
     return str((found.get("State") or {}).get("StartedAt", ""))
 
 
+async def failed(engine: Engine, container_id: str, name: str) -> ContainerNotRunningError | None:
+    """The error that says that a container has failed: ended with another code than 0, or is gone. None while it runs, or has ended well.
+
+    Args:
+        engine: The engine.
+        container_id: The container.
+        name: Its name, for people.
+    """
+    try:
+        found = await objects.inspect(engine, container_id)
+    except NotFoundError:
+        return await _error(engine, name, {}, {}, "")
+    state = found.get("State") or {}
+    if _runs(state) or not state.get("ExitCode"):
+        return None
+    return await _error(engine, name, (found.get("Config") or {}).get("Labels") or {}, state, await log_tail(engine, container_id))
+
+
 async def not_running(
     engine: Engine,
     container_id: str,

@@ -15,7 +15,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.control import run_folder
 from agent_env.engine.events import STEP_PROGRESS
 from agent_env.engine.shared import Shared, recorded
-from agent_env.errors import PlacementError, SandboxUnavailableError
+from agent_env.errors import ContainerNotRunningError, PlacementError, SandboxUnavailableError
 from agent_env.places import Deed, Place, Recorded, Shape, TargetKind, Where, place_of
 from agent_env.steps.contract import AgentRequest, ContainerRequest, Decision, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target
@@ -225,6 +225,13 @@ class AttemptRun:
         from agent_env.engine.containers import start
 
         return await start(self._shared, request, self.sandbox(request.sandbox_name), self.attempt_id, self.progress)
+
+    async def container_failure(self, record: DeployedContainer) -> ContainerNotRunningError | None:
+        """How a container beside a machine has failed."""
+        from agent_env.containers.state import failed
+
+        held = await self._shared.sandboxes.hold(str(record.sandbox_id))
+        return await failed(await held.sandbox.engine(), str(record.container_id), record.container_name)
 
     async def teardown_sandbox(self, sandbox_id: str) -> bool:
         """Destroys a sandbox and closes its journal row."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agent_env.defaults import Limits
     from agent_env.documents.records import DeployedAgent, DeployedContainer, DeployedEnvironment, DeployedSandbox
     from agent_env.environments import LiveEnvironment
+    from agent_env.errors import ContainerNotRunningError
     from agent_env.images import Wheelhouse
     from agent_env.places import Deed, Place
     from agent_env.steps.targets import Target
@@ -192,6 +193,10 @@ class Run(Protocol):
             UnsupportedError: The sandbox has no container engine, or its network policy can't be held for the container.
             InfrastructureError: It could not be built, fetched, made or started.
         """
+        ...
+
+    async def container_failure(self, record: DeployedContainer) -> ContainerNotRunningError | None:
+        """What says how a container that was started beside a machine has failed; None while it runs, or has ended well."""
         ...
 
     async def teardown_sandbox(self, sandbox_id: str) -> bool:

@@ -183,6 +183,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         Raises:
             UserError: It wants a privilege that this user's configuration does not grant.
             ImageBuildError: The Dockerfile, or a command in it, failed.
+            ContainerNotRunningError: Its command failed before it was ready.
             TaskError: It did not become ready in time.
         """
         env, secrets = variables(self.env_vars, run)
@@ -191,7 +192,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         request = replace(self.request(), image=image, env=env, secrets=secrets, references=references)
         record = await run.start_container(request)
         if self.ready_command:
-            await self._ready(run, self.ready_command)
+            await self._ready(run, record, self.ready_command)
         return ContainerStarted(record)
 
     def request(self) -> ContainerRequest:
@@ -268,7 +269,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         )
         await asyncio.to_thread(_unpack, got.path.read_bytes(), url, root, run.limits)
 
-    async def _ready(self, run: Run, text: str) -> None:
+    async def _ready(self, run: Run, record: DeployedContainer, text: str) -> None:
         place = await run.place(SandboxTarget(self.sandbox_name), Deed.RUN_CODE)
         said = b""
 
@@ -276,6 +277,8 @@ class RunDockerContainer(Step, type="run_docker_container"):
             nonlocal said
             done = await place.run(Command(["sh", "-c", text], attempt=run.attempt_id, output_limit_bytes=4 * KIB))
             said = done.stderr or done.stdout
+            if not done.ok and (failure := await run.container_failure(record)) is not None:
+                raise failure
             return True if done.ok else None
 
         what = f"container {self.container_name!r} to be ready"
