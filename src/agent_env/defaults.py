@@ -336,6 +336,8 @@ class GatewayLimits:
     """Resources that one session can be told the changes of."""
     questions: int = 100
     """Of servers to one agent's client, that wait for its answer."""
+    server_questions: int = 1000
+    """Of one server, to anybody, that are under way at once; further ones are not answered."""
     question_seconds: float = 600.0
     """For the answer to one: a person may have to give it."""
     drain_seconds: float = 30.0

@@ -95,7 +95,7 @@ class Backend:
             return
         try:
             value = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if status == 200 and isinstance(value, dict) and isinstance(value.get("name"), str) and value["name"]:
             self._card, self.card_error = value, None
@@ -108,8 +108,17 @@ def declared_mcp(card: dict[str, Any] | None) -> str:
     interfaces = (card or {}).get("additionalInterfaces")
     for each in interfaces if isinstance(interfaces, list) else []:
         if isinstance(each, dict) and each.get("transport") == MCP_TRANSPORT and isinstance(each.get("url"), str) and each["url"]:
-            return str(each["url"])
+            return str(each["url"]) if is_address(each["url"]) else MCP_PATH
     return MCP_PATH
+
+
+def is_address(url: str) -> bool:
+    """Whether a path or an address that a server wrote can be taken apart."""
+    try:
+        urlsplit(url)
+    except ValueError:
+        return False
+    return True
 
 
 def _port(url: str) -> int | None:

@@ -62,7 +62,9 @@ class Child:
         self._failures = 0
         self._retry_at = 0.0
         self._ids = count(1)
-        self._hearing = Hearing(self.name, nursery, tell=self._tell, changed=self._outdated, updated=self._news)
+        self._hearing = Hearing(
+            self.name, nursery, most=limits.server_questions, tell=self._tell, changed=self._outdated, updated=self._news
+        )
 
     @property
     def tools(self) -> tuple[Listed, ...]:
@@ -142,18 +144,27 @@ class Child:
 
     async def run(self) -> None:
         """Opens the session, keeps what the server lists, and comes back after each fault."""
+        nonsense = 0
         while True:
             try:
                 session = await self._current(patient=True)
                 await self._discover(session)
+                nonsense = 0
                 if self._session is session:  # a server that forgot it has another by now, which is told everything in its own turn
                     await self._wish(session)
                     await self._watch(session)
             except ChildError as error:
                 self._down(error)
+                nonsense = nonsense + 1 if error.fault is Fault.INVALID else 0
+            except Exception as error:  # noqa: BLE001 - whatever a server sends, it is looked for again, and who waits for it is told
+                log.exception("keeping in touch with '%s'", self.name)
+                self._down(ChildError(f"server '{self.name}' sent what can't be read ({type(error).__name__})", Fault.INVALID))
+                nonsense += 1
             self.settled.set()
             if not self.ready:
-                await self._pause(max(self._retry_at - asyncio.get_running_loop().time(), self._limits.reopen_first_seconds))
+                # One that is away is found at once when it is back; one that is there and answers nonsense is asked ever more rarely.
+                least = min(self._limits.reopen_first_seconds * 2 ** min(nonsense, 10), self._limits.reopen_max_seconds)
+                await self._pause(max(self._retry_at - asyncio.get_running_loop().time(), least))
 
     def look_again(self) -> None:
         """Has everything listed anew, and a server that was away tried at once."""
@@ -233,8 +244,8 @@ class Child:
             try:
                 if not await session.listen(place):
                     return
-            except UnknownSessionError:
-                self._forget(session)
+            except UnknownSessionError:  # or a server that has no such stream, and says so as some do: asking for its lists tells which
+                self._look.set()
                 return
             except (ExchangeError, TooLargeError) as error:
                 log.info("the stream of '%s' ended: %s", self.name, error)
@@ -242,7 +253,7 @@ class Child:
                 if isinstance(error, ExchangeError) and not error.sent:
                     self._forget(session)
                     return
-            await self._pause(place.retry_seconds(self._limits.resume_seconds))
+            await self._pause(max(place.retry_seconds(self._limits.resume_seconds), self._limits.reopen_first_seconds))
 
     async def _current(self, *, patient: bool = False) -> Session:
         """The session; opened when there is none. One opens, the others wait for that one."""

@@ -117,7 +117,7 @@ class Control:
             ):
                 answer = await response.read(gateway.limits.answer_bytes)
             json.loads(answer)
-        except (ExchangeError, TooLargeError, TimeoutError, ValueError) as error:
+        except (ExchangeError, TooLargeError, TimeoutError, ValueError, RecursionError) as error:
             message = f"forwarding {asked.method} to '{backends[0].server.name}' failed: {error or 'it did not answer in time'}"
             await request.json(200, rpc.failure(asked.id, rpc.RpcError(rpc.SERVER_ERROR, message)))
             return

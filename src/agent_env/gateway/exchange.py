@@ -176,7 +176,7 @@ class Exchange:
                     return event
                 if not isinstance(event, h11.InformationalResponse):
                     raise ExchangeError(f"{self._authority} closed the connection without an answer", sent=True)
-        except h11.LocalProtocolError as error:
+        except (h11.LocalProtocolError, UnicodeError) as error:
             raise ExchangeError(f"not a request that HTTP can carry: {error}", sent=False) from error
         except (OSError, h11.RemoteProtocolError) as error:
             raise ExchangeError(f"{self._authority} ended the connection before it answered ({_cause(error)})", sent=True) from error

@@ -35,6 +35,7 @@ class Hearing:
     Args:
         server: The server's name.
         nursery: Where questions wait for their answers.
+        most: Questions of the server that may be under way at once; further ones are not answered.
         tell: Sends the server what has no answer.
         changed: Told the capability whose lists changed.
         updated: Told the URI of a resource that changed.
@@ -45,12 +46,15 @@ class Hearing:
         server: str,
         nursery: Nursery,
         *,
+        most: int,
         tell: Callable[[Session, str], Coroutine[Any, Any, None]],
         changed: Callable[[str], None],
         updated: Callable[[str], None],
     ) -> None:
         self._server = server
         self._nursery = nursery
+        self._most = most
+        self._under_way = 0
         self._tell = tell
         self._changed = changed
         self._updated = updated
@@ -139,6 +143,8 @@ class Hearing:
     # questions
 
     def _question(self, session: Session, request_id: str, method: str, params: str | None, audience: Audience | None) -> None:
+        if self._under_way >= self._most:
+            return
         if method == "ping":
             self._answer(session, request_id, Reply("{}", None))
             return
@@ -151,7 +157,7 @@ class Hearing:
             asking = asyncio.ensure_future(call.audience.asked(method, params))
             call.questions.add(asking)
             self._asking[session, request_id] = asking
-            self._nursery.soon(self._ask(session, request_id, asking, call), f"a question of '{self._server}'")
+            self._begin(self._ask(session, request_id, asking, call), f"a question of '{self._server}'")
 
     async def _ask(self, session: Session, request_id: str, asking: asyncio.Future[Reply], call: _Call) -> None:
         try:
@@ -164,7 +170,16 @@ class Hearing:
         await self._tell(session, _answered(request_id, over if asking.cancelled() else asking.result()))
 
     def _answer(self, session: Session, request_id: str, reply: Reply) -> None:
-        self._nursery.soon(self._tell(session, _answered(request_id, reply)), f"answering '{self._server}'")
+        self._begin(self._tell(session, _answered(request_id, reply)), f"answering '{self._server}'")
+
+    def _begin(self, work: Coroutine[Any, Any, None], what: str) -> None:
+        self._under_way += 1
+        if self._under_way == self._most:
+            log.warning("server '%s' has %s questions under way; further ones are not answered", self._server, self._most)
+        self._nursery.soon(work, what).add_done_callback(self._ended)
+
+    def _ended(self, _task: asyncio.Task[None]) -> None:
+        self._under_way -= 1
 
     def _whose(self, audience: Audience | None) -> _Call | None:
         if audience is not None:

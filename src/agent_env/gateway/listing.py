@@ -90,6 +90,7 @@ async def read_list(server: str, kind: Kind, ask: Ask, *, pages: int, lenient: b
 
 async def _listed(server: str, kind: Kind, ask: Ask, pages: int, lenient: bool) -> AsyncIterator[Listed]:
     cursor: str | None = None
+    followed: set[str] = set()
     for _ in range(pages):
         reply = await ask(kind.method, f'{{"cursor":{cursor}}}' if cursor is not None else None)
         if reply.result is None:
@@ -104,8 +105,11 @@ async def _listed(server: str, kind: Kind, ask: Ask, pages: int, lenient: bool) 
         except jsontext.JsonTextError as error:
             raise ChildError(f"server '{server}' gave no list of {kind.noun}s: {error}", Fault.INVALID) from error
         cursor = jsontext.raw(reply.result, members.get("nextCursor"))
-        if cursor in (None, "null", '""'):
+        if cursor is None or cursor in ("null", '""'):
             return
+        if cursor in followed:
+            raise ChildError(f"server '{server}' leads from page to page of {kind.noun}s in a circle", Fault.INVALID)
+        followed.add(cursor)
     raise ChildError(f"server '{server}' has more than {pages} pages of {kind.noun}s", Fault.INVALID)
 
 

@@ -15,7 +15,7 @@ from agent_env_sdk.wire import names
 from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext
 from agent_env.gateway.asgi import Incoming, RequestTooLargeError
-from agent_env.gateway.backend import Backend, declared_mcp
+from agent_env.gateway.backend import Backend, declared_mcp, is_address
 from agent_env.gateway.calls import Calls
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ def _declared_paths(card: Mapping[str, Any]) -> list[str]:
             methods = params.get("methods")
             entries = [params, *(methods.values() if isinstance(methods, Mapping) else ())]
             found += [str(entry["endpoint"]) for entry in entries if isinstance(entry, Mapping) and entry.get("endpoint")]
-    return [_plain(urlsplit(path).path.encode()) for path in found]
+    return [_plain(urlsplit(path).path.encode("utf-8", "replace")) for path in found if is_address(path)]
 
 
 def _plain(tail: bytes) -> str:
@@ -277,7 +277,7 @@ def _is_below(path: str, root: str) -> bool:
 
 
 def _mcp_path(backend: Backend) -> str:
-    return _plain((backend.server.mcp_path or urlsplit(declared_mcp(backend.last_card)).path).encode())
+    return _plain((backend.server.mcp_path or urlsplit(declared_mcp(backend.last_card)).path).encode("utf-8", "replace"))
 
 
 def _inward(headers: list[tuple[bytes, bytes]], role: str, length: int | None) -> list[tuple[bytes, bytes]]:

@@ -254,7 +254,7 @@ async def open_session(name: str, endpoint: tuple[Exchange, str], limits: Gatewa
             moved = response.headers.get("location") if response.status in (307, 308) else None
             if moved is not None:
                 await response.read(limits.answer_bytes)
-                path = _same_server(moved, path)
+                path = _same_server(name, moved, path)
                 continue
             session = await _agreed(Session(name, exchange, path, limits, heard, pause), response)
         await session.tell('{"jsonrpc":"2.0","method":"notifications/initialized"}')
@@ -302,7 +302,14 @@ def _reply(text: str, number: int) -> Reply | None:
     return Reply(result, error) if result is not None or error is not None else None
 
 
-def _same_server(location: str, path: str) -> str:
-    """The path of a redirect, which stays on the server that was asked."""
-    parts = urlsplit(urljoin(f"http://server{path}", location))
+def _same_server(name: str, location: str, path: str) -> str:
+    """The path of a redirect, which stays on the server that was asked.
+
+    Raises:
+        ChildError: It leads nowhere.
+    """
+    try:
+        parts = urlsplit(urljoin(f"http://server{path}", location))
+    except ValueError as error:
+        raise ChildError(f"server '{name}' redirects to what is no address: {shown(location.encode())}", Fault.INVALID) from error
     return parts.path + (f"?{parts.query}" if parts.query else "")

@@ -16,6 +16,10 @@ class Event:
     retry_milliseconds: int | None
 
 
+_RETRY_DIGITS = 9
+"""Of the milliseconds that a sender asks for: eleven days. What is longer is no time that anybody means."""
+
+
 class TooLargeError(ValueError):
     """One event is larger than its reader takes."""
 
@@ -88,7 +92,7 @@ class EventReader:
                 self._kind = text
             case b"id":
                 self._id = text
-            case b"retry" if text.isascii() and text.isdigit():
+            case b"retry" if text.isascii() and text.isdigit() and len(text) <= _RETRY_DIGITS:
                 self._retry = int(text)
         return None
 
