@@ -14,6 +14,7 @@ from agent_env.broker import Budget, Price, Refusal
 from agent_env.broker.accounts import Account, Accounts, Grant
 from agent_env.broker.admission import Admitted, Refused, Wanted
 from agent_env.broker.contract import Dialect
+from agent_env.broker.dialects import SPELLINGS
 from agent_env.stores import Database
 from agent_env.stores.owners import Owner
 from tests.broker.world import BODIES, HI, PATHS, Desk, desk
@@ -157,3 +158,37 @@ async def test_a_judge_has_a_budget_of_its_own(tmp_path: Path) -> None:
         here.account = Account(f"{here.run_id}/judge", here.run_id)
         judge = await here.token("judge", role="judge")
         assert (await here.ask(judge)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "ceiling", "answers", "capped"),
+    [
+        (Dialect.CHAT, {"max_tokens": 9, "max_completion_tokens": 1, "n": 3}, 9, 3, {"max_tokens": 5, "max_completion_tokens": 5, "n": 3}),
+        (Dialect.CHAT, {}, None, 1, {"max_completion_tokens": 5}),
+        (
+            Dialect.GEMINI,
+            {"generation_config": {"max_output_tokens": 9, "candidate_count": 2}},
+            *(9, 2),
+            {"generation_config": {"max_output_tokens": 5, "candidate_count": 2}},
+        ),
+    ],
+    ids=["both fields", "neither", "the other spelling"],
+)
+def test_the_longest_answer_is_read_and_bounded_however_a_request_spells_it(
+    dialect: Dialect, body: dict[str, object], ceiling: int | None, answers: int, capped: dict[str, object]
+) -> None:
+    spelling = SPELLINGS[dialect]
+    assert (spelling.ceiling(body), spelling.answers(body)) == (ceiling, answers)
+    spelling.capped(body, 5)
+    assert body == capped
+
+
+async def test_several_answers_at_once_share_what_is_left(tmp_path: Path) -> None:
+    async with desk(f"sqlite:///{tmp_path}/runs.db", tmp_path, budget=Budget(tokens=60)) as here:
+        token = await here.token()
+        asked = len((await here.ask(token, {**HI, "n": 3})).request.content) // 4  # the first: nothing is known yet of how long tokens are
+        assert here.models.requests[0]["body"]["max_completion_tokens"] == (60 - asked) // 3
+        refused = await here.ask(token, {**HI, "n": 50})
+        assert refused.json()["error"]["code"] == Refusal.BUDGET
+        assert "too little for 50 answers" in refused.json()["error"]["message"]
+        assert (await here.ask(token)).status_code == 200

@@ -11,6 +11,7 @@ import pytest
 from agent_env_sdk.testing.models import Call, Fault, Scenario, Step
 
 from agent_env.broker import Dialect, Price, Refusal
+from agent_env.broker.dialects import route_of
 from agent_env.broker.endpoints import Endpoint, Endpoints
 from agent_env.waiting import poll
 from tests.broker.world import BODIES, HI, PATHS, desk, transcript
@@ -115,6 +116,8 @@ async def test_an_agent_that_goes_away_ends_the_call(url: str, tmp_path: Path) -
             return (rows[0].state == "failed" and "went away" in rows[0].message) or None
 
         await poll(over, within_seconds=within(5), what="the call's end")
+        used = await here.used()
+        assert (used.input_tokens > 0, used.estimated) == (True, 1)  # the model had the request to read
 
 
 @pytest.mark.parametrize("dialect", ["openai-chat", "openai-responses", "anthropic-messages"])
@@ -176,6 +179,32 @@ async def test_what_is_no_call_of_a_model_is_not_carried(url: str, tmp_path: Pat
         assert (await here.used()).requests == 0
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"model":"m","messages":' + "[" * 100_000 + "]" * 100_000 + "}", "no JSON object"),
+        ('{"model":"m","messages":[{"role":"user","content":' + "[" * 300 + "]" * 300 + "}]}", "nests deeper than 200 levels"),
+        ('{"model":"\\ud800","messages":[]}', "no name of a model"),
+        ('{"model":"a\\u0000b","messages":[]}', "no name of a model"),
+        ('{"model":"' + "m" * 600 + '","messages":[]}', "no name of a model"),
+        ('{"input":"hi","model":"m","background":true}', "can't be counted"),
+    ],
+    ids=["without end", "deep", "half a character", "zero", "long", "background"],
+)
+async def test_a_request_that_can_t_be_understood_is_refused_in_words_and_the_next_one_is_served(
+    url: str, tmp_path: Path, body: str, said: str
+) -> None:
+    async with desk(url, tmp_path, record=str(tmp_path / "kept")) as here:
+        token = await here.token()
+        headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+        path = PATHS["openai-responses" if "background" in body else "openai-chat"]
+        refused = await here.http.post(f"{here.base}{path}", content=body, headers=headers)
+        assert refused.status_code == 404
+        assert said in refused.json()["error"]["message"]
+        assert (await here.ask(token)).status_code == 200
+        assert len(here.models.requests) == 1
+
+
 async def test_only_a_token_of_a_run_that_goes_on_is_let_through(url: str, tmp_path: Path) -> None:
     async with desk(url, tmp_path) as here:
         token = await here.token()
@@ -220,6 +249,21 @@ async def test_a_key_goes_to_no_other_address_than_the_one_it_was_configured_for
         assert "redirects" in refused.json()["error"]["message"]
         assert here.models.requests == []
         assert f"host: 127.0.0.1:{port}".encode() in seen[0].lower()
+
+
+@pytest.mark.parametrize(
+    ("base", "address"),
+    [
+        ("https://h/p/v1/", "https://h/p/v1/chat/completions?api-version=2&alt=sse"),
+        ("https://h/p/v1?api-version=1", "https://h/p/v1/chat/completions?api-version=1&alt=sse"),
+        ("https://h/p/", "https://h/p/openai/v1/chat/completions?api-version=2&alt=sse"),
+    ],
+)
+def test_an_endpoint_s_own_path_and_query_stay_and_the_agent_s_token_goes(base: str, address: str) -> None:
+    path = "/openai/v1/chat/completions"
+    route = route_of("POST", path)
+    assert route is not None
+    assert Endpoint("e", base).address(route, path, "api-version=2&key=token&alt=sse") == address
 
 
 async def test_each_model_is_asked_at_its_own_endpoint_with_its_own_key(url: str, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ class Wanted:
     request_bytes: int
     ceiling: int | None = None
     """The most tokens that the answer may have, as the request says."""
+    answers: int = 1
+    """That it asks for at once, each of that length."""
     price: Price | None = None
     request_key: str | None = None
     """What it is recorded under."""
@@ -39,7 +41,7 @@ class Admitted:
     occurrence: int
     """How many calls with the same key the run has made before."""
     ceiling: int | None = None
-    """The most tokens that its answer may have, so that the budget holds; None leaves the request as it is."""
+    """The most tokens that its answer (each, of several) may have, so that the budget holds; None leaves the request as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def judged(budget: Budget, wanted: Wanted, spent: Row) -> Room | Refused | Liter
     return _room(budget, wanted, spent, tokens, usd)
 
 
-def _room(budget: Budget, wanted: Wanted, spent: Row, tokens: int, usd: float) -> Room | Literal["wait"]:
+def _room(budget: Budget, wanted: Wanted, spent: Row, tokens: int, usd: float) -> Room | Refused | Literal["wait"]:
     """Room for the longest answer that it may have; where there is none, it goes alone and gets what is left."""
     if budget.tokens is None and budget.cost_usd is None:
         return Room()
@@ -96,7 +98,7 @@ def _room(budget: Budget, wanted: Wanted, spent: Row, tokens: int, usd: float) -
     asked = (
         round(wanted.request_bytes * (spent.known_input / known)) if known and spent.known_input else wanted.request_bytes // BYTES_A_TOKEN
     )
-    most = wanted.ceiling or _UNKNOWN_OUTPUT
+    most = (wanted.ceiling or _UNKNOWN_OUTPUT) * wanted.answers
     price = wanted.price or Price(0.0, 0.0)
     room = Room(asked + most, price.cost(asked, most))
     left: list[float] = []
@@ -112,7 +114,10 @@ def _room(budget: Budget, wanted: Wanted, spent: Row, tokens: int, usd: float) -
         return room
     if spent.running:
         return "wait"
-    return Room(room.tokens, room.usd, max(1, min(most, int(min(left)))))
+    rest = min(most, int(min(left)))
+    if rest < wanted.answers > 1:
+        return _used_up(f"what is left is too little for {wanted.answers} answers at once")
+    return Room(room.tokens, room.usd, max(1, rest // wanted.answers))
 
 
 def _used_up(what: str) -> Refused:

@@ -72,6 +72,6 @@ def _failed(status: int, answer: Mapping[str, Json] | None, text: str) -> Except
 def _object(text: str) -> dict[str, Json] | None:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

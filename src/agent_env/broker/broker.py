@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 from agent_env.broker import recordings
 from agent_env.broker.accounts import Accounts, Grant, Settlement
-from agent_env.broker.admission import Admitted, Refused, Wanted
+from agent_env.broker.admission import BYTES_A_TOKEN, Admitted, Refused, Wanted
 from agent_env.broker.answers import STATUS, Answer, RefusedError, Request, refusal
+from agent_env.broker.bodies import body_of, model_of
 from agent_env.broker.contract import Refusal, split_token
 from agent_env.broker.dialects import SPELLINGS, Route, UsageReader, route_of
 from agent_env.broker.endpoints import Endpoint, Endpoints, token_in
@@ -131,10 +132,8 @@ class Broker:
     async def _call(self, request: Request, route: Route, path: str, query: str) -> _Call:
         token = token_in(request.headers, query)
         grant = await self._granted(token)
-        body = _object(request.body) if request.method == "POST" else {}
-        if body is None:
-            raise RefusedError(Refused(Refusal.UNKNOWN, "the request's body is no JSON object"))
-        model = route.model or (body["model"] if isinstance(body.get("model"), str) else None)
+        body = body_of(request, route)
+        model = model_of(route, body)
         asked = recordings.asked(route, model, body) if grant.account.record or grant.account.replay else None
         endpoints = await self._endpoints(grant.endpoints)
         endpoint = endpoints.choose(route.dialect, model) if endpoints is not None else None
@@ -144,6 +143,7 @@ class Broker:
             endpoint=_REPLAY if grant.account.replay else endpoint.name if endpoint else None,
             request_bytes=len(request.body),
             ceiling=SPELLINGS[route.dialect].ceiling(body),
+            answers=SPELLINGS[route.dialect].answers(body),
             price=endpoints.price(model) if endpoints is not None else None,
             request_key=asked.key if asked else None,
         )
@@ -310,9 +310,11 @@ class Broker:
         if told is not None:
             input_tokens, output_tokens, cached = told
         elif answered and call.kept.reader is not None:
-            input_tokens, output_tokens, estimated = len(call.request.body) // 4, call.kept.reader.estimate(), True
+            input_tokens, output_tokens, estimated = len(call.request.body) // BYTES_A_TOKEN, call.kept.reader.estimate(), True
+        elif settlement.message == _GONE and call.admitted is not None:  # the model had it to read, and whoever runs it counts that
+            input_tokens, estimated = len(call.request.body) // BYTES_A_TOKEN, True
         price = call.wanted.price
-        counted = told is not None or answered
+        counted = told is not None or estimated
         full = Settlement(
             settlement.state,
             settlement.status,
@@ -361,14 +363,6 @@ class Broker:
 def proof_of(key: InstallationKey, run_id: str, grant_id: str) -> str:
     """What shows that a token is ours."""
     return key.derive(run_id, f"models:{grant_id}")
-
-
-def _object(body: bytes) -> dict[str, Json] | None:
-    try:
-        value = json.loads(body)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _unable(endpoints: Endpoints | None, endpoint: Endpoint | None, wanted: Wanted) -> Refused | None:

@@ -77,6 +77,8 @@ class Spelling:
     """The most tokens that the answer may have, as the request says."""
     capped: Callable[[dict[str, Json], int], None]
     """Lowers it."""
+    answers: Callable[[Mapping[str, Json]], int]
+    """How many answers the request asks for at once."""
     counted: Callable[[Mapping[str, Json]], Counted | None]
     """The tokens in one object of an answer: the whole one, or an event of a stream."""
     items: str
@@ -92,12 +94,25 @@ def _number(value: Json) -> int | None:
     return value if type(value) is int and value > 0 else None
 
 
+_CHAT_CEILINGS: Final = ("max_completion_tokens", "max_tokens")
+
+
 def _chat_ceiling(body: Mapping[str, Json]) -> int | None:
-    return _number(body.get("max_completion_tokens")) or _number(body.get("max_tokens"))
+    """Where a request says both, endpoints differ in which they go by: the larger one."""
+    return max((said for name in _CHAT_CEILINGS if (said := _number(body.get(name)))), default=None)
 
 
 def _chat_capped(body: dict[str, Json], most: int) -> None:
-    body["max_tokens" if "max_tokens" in body and "max_completion_tokens" not in body else "max_completion_tokens"] = most
+    for name in [name for name in _CHAT_CEILINGS if name in body] or _CHAT_CEILINGS[:1]:
+        body[name] = most
+
+
+def _chat_answers(body: Mapping[str, Json]) -> int:
+    return _number(body.get("n")) or 1
+
+
+def _one_answer(_body: Mapping[str, Json]) -> int:
+    return 1
 
 
 def _chat_counted(value: Mapping[str, Json]) -> Counted | None:
@@ -145,14 +160,30 @@ def _messages_error(status: int, refusal: Refusal, message: str) -> Json:
 # Gemini
 
 
+def _spelled(members: Mapping[str, Json], camel: str, snake: str) -> str:
+    """The spelling of a field that a request uses: the API takes both, and one of them at a time."""
+    return snake if snake in members and camel not in members else camel
+
+
+def _gemini_settings(body: Mapping[str, Json]) -> Mapping[str, Json]:
+    settings = body.get(_spelled(body, "generationConfig", "generation_config"))
+    return settings if isinstance(settings, Mapping) else {}
+
+
 def _gemini_ceiling(body: Mapping[str, Json]) -> int | None:
-    settings = body.get("generationConfig")
-    return _number(settings.get("maxOutputTokens")) if isinstance(settings, Mapping) else None
+    settings = _gemini_settings(body)
+    return _number(settings.get(_spelled(settings, "maxOutputTokens", "max_output_tokens")))
 
 
 def _gemini_capped(body: dict[str, Json], most: int) -> None:
-    settings = body.get("generationConfig")
-    body["generationConfig"] = {**(settings if isinstance(settings, Mapping) else {}), "maxOutputTokens": most}
+    settings = _gemini_settings(body)
+    name = _spelled(body, "generationConfig", "generation_config")
+    body[name] = {**settings, _spelled(settings, "maxOutputTokens", "max_output_tokens"): most}
+
+
+def _gemini_answers(body: Mapping[str, Json]) -> int:
+    settings = _gemini_settings(body)
+    return _number(settings.get(_spelled(settings, "candidateCount", "candidate_count"))) or 1
 
 
 def _gemini_counted(value: Mapping[str, Json]) -> Counted | None:
@@ -187,12 +218,14 @@ def _plain_capped(name: str) -> Callable[[dict[str, Json], int], None]:
 
 
 SPELLINGS: Final[Mapping[Dialect, Spelling]] = {
-    Dialect.CHAT: Spelling(_chat_ceiling, _chat_capped, _chat_counted, "messages", _openai_error),
+    Dialect.CHAT: Spelling(_chat_ceiling, _chat_capped, _chat_answers, _chat_counted, "messages", _openai_error),
     Dialect.RESPONSES: Spelling(
-        _plain_ceiling("max_output_tokens"), _plain_capped("max_output_tokens"), _responses_counted, "input", _openai_error
+        _plain_ceiling("max_output_tokens"), _plain_capped("max_output_tokens"), _one_answer, _responses_counted, "input", _openai_error
     ),
-    Dialect.MESSAGES: Spelling(_plain_ceiling("max_tokens"), _plain_capped("max_tokens"), _messages_counted, "messages", _messages_error),
-    Dialect.GEMINI: Spelling(_gemini_ceiling, _gemini_capped, _gemini_counted, "contents", _gemini_error),
+    Dialect.MESSAGES: Spelling(
+        _plain_ceiling("max_tokens"), _plain_capped("max_tokens"), _one_answer, _messages_counted, "messages", _messages_error
+    ),
+    Dialect.GEMINI: Spelling(_gemini_ceiling, _gemini_capped, _gemini_answers, _gemini_counted, "contents", _gemini_error),
 }
 
 
@@ -243,7 +276,7 @@ class UsageReader:
     def _note(self, text: bytes) -> None:
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         for each in value if isinstance(value, list) else [value]:
             told = self._counted(each) if isinstance(each, Mapping) else None

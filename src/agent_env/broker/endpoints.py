@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from agent_env.broker.contract import Dialect, Price
 from agent_env.broker.dialects import VERSION, Route
@@ -52,11 +52,16 @@ class Endpoint:
         return speaks and (not self.models or (model is not None and any(fnmatchcase(model, pattern) for pattern in self.models)))
 
     def address(self, route: Route, path: str, query: str) -> str:
-        """Where a request goes. A base that ends in a version (`…/v1`) gets what stands below one, any other the path as it is."""
-        base = self.base_url.rstrip("/")
-        below = f"/{route.resource}" if VERSION.search(urlsplit(base).path) else path
-        kept = urlencode([(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != _KEY_PARAMETER])
-        return f"{base}{below}{f'?{kept}' if kept else ''}"
+        """Where a request goes. A base that ends in a version (`…/v1`) gets what stands below one, any other the path as it is. The base's
+        own query comes first, and nobody else gives its parameters.
+        """
+        base = urlsplit(self.base_url)
+        above = base.path.rstrip("/")
+        below = f"/{route.resource}" if VERSION.search(above) else path
+        own = parse_qsl(base.query, keep_blank_values=True)
+        taken = {_KEY_PARAMETER, *(name for name, _ in own)}
+        more = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name not in taken]
+        return urlunsplit((base.scheme, base.netloc, above + below, urlencode([*own, *more]), ""))
 
     def request_headers(self, given: Headers) -> list[tuple[str, str]]:
         """What is sent: the agent's own headers, the key where the agent had put its token, and what the configuration adds."""

@@ -72,6 +72,6 @@ def _only_usage(event: bytes) -> bool:
         return False
     try:
         value = json.loads(event.strip().removeprefix(b"data:"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(value, dict) and value.get("choices") == [] and bool(value.get("usage"))
