@@ -15,6 +15,8 @@ export UV_PYTHON_DOWNLOADS := never
 # Whom this machine trusts, uv trusts: also a company's own authority. The second name is that of older releases.
 export UV_SYSTEM_CERTS ?= 1
 export UV_NATIVE_TLS ?= 1
+# What a fresh machine waits for (packages, wheels) and what it computes (types, images) go on beside each other.
+MAKEFLAGS += --jobs=2
 # Start-up is a feature: modules are compiled once, when they are installed.
 SYNC := sync --quiet --frozen --inexact --compile-bytecode --python $(PYTHON)
 
