@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import tarfile
@@ -109,3 +110,15 @@ async def test_what_is_no_changelog_is_refused_and_leads_nowhere(tmp_path: Path)
     async with deployed(tmp_path / "two", token=None) as agent:
         with pytest.raises(AgentNotAdvertisedError, match="known by its address alone"):
             await changelogs.enable(agent, clock=SystemClock(), seconds=30.0)
+
+
+@pytest.mark.parametrize(
+    "listing", [b"[" * 100_000, b"[]", b'{"objects":[1]}', b'{"objects":{"a":1}}'], ids=["deep", "list", "numbers", "table"]
+)
+async def test_a_listing_that_is_none_is_told_of_as_the_agents_fault(tmp_path: Path, listing: bytes) -> None:
+    async def get_file(_path: str, to: Path, **_: Any) -> None:
+        await asyncio.to_thread(to.write_bytes, listing)
+
+    odd: Any = SimpleNamespace(record=DeployedAgent(agent_name="odd", api_url="http://odd"), get_file=get_file)
+    with pytest.raises(AgentFailedError, match="does not list its objects"):
+        await changelogs.fetched(odd, tmp_path, known=KNOWN, limits=QUICK, corner="/ext/staging/corner")

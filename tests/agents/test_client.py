@@ -12,6 +12,7 @@ import pytest
 from agent_env_sdk.agent.scripted import Scripted
 from agent_env_sdk.wire.agent_extensions import AGENT_CONFIG, SNAPSHOT, TRAJECTORY
 from agent_env_sdk.wire.trajectory import MessageEvent
+from starlette.responses import JSONResponse
 
 from agent_env.agents import trajectories
 from agent_env.agents.contract import End
@@ -23,6 +24,9 @@ from tests.agents.servers import NOW, OLD, Plain, client_of, outgoing, script, s
 
 async def _done(server: Plain, task_id: str) -> AsyncIterator[dict[str, Any] | None]:
     yield server.update(task_id, "completed", "done", final=True)
+
+
+NO_CONTRACT = [{"uri": AGENT_CONFIG, "params": {"methods": {"set": {"method": "POST", "request": [1]}}}}]
 
 
 @pytest.mark.parametrize("paths", [(OLD,), (NOW,), (NOW, OLD)], ids=["older path", "current path", "both"])
@@ -67,6 +71,62 @@ def test_a2_01_a_card_that_names_an_address_nobody_can_reach_is_used_under_the_o
         more = {"url": strange, "additionalInterfaces": [{"url": "http://agent.internal:1/a2a", "transport": "JSONRPC"}]}
         async with Plain(card=more, on_stream=_done).here() as client:
             assert (await turn(client, outgoing())).text == "done"
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("card", "said"),
+    [
+        ({"url": "http://[::1/a2a"}, "can't be read"),
+        ({"url": "/a\x00b"}, "names as an address"),
+        ({"url": "/a2a", "capabilities": {"streaming": True, "extensions": NO_CONTRACT}}, ""),
+    ],
+    ids=["no address", "no path", "no contract"],
+)
+def test_a_card_whose_words_lead_nowhere_is_told_of_as_the_agents_fault(card: dict[str, Any], said: str) -> None:
+    async def go() -> None:
+        async with Plain(card=card, on_stream=_done).here() as client:
+            found = await turn(client, outgoing(config={"model": "m"}))
+            assert found.end is (End.FAILED if said else End.COMPLETED)
+            assert said in str(found.error_message)
+
+    asyncio.run(go())
+
+
+def test_no_address_in_a_card_leads_to_anybody_else() -> None:
+    async def go() -> None:
+        heard: list[bytes] = []
+
+        async def listens(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(await reader.read(1 << 16))
+            writer.close()
+
+        async with await asyncio.start_server(listens, "127.0.0.1", 0) as other:
+            away = f"http://127.0.0.1:{other.sockets[0].getsockname()[1]}/ext/agent-config"
+            methods = {"set": {"method": "POST", "endpoint": away}}
+            extensions = [{"uri": AGENT_CONFIG, "params": {"methods": methods}}]
+            async with (
+                Plain(card={"capabilities": {"extensions": extensions}}).here() as plain,
+                client_of(plain.base, token="own") as client,
+            ):
+                with pytest.raises(AgentFailedError, match="status 404"):
+                    await client.invoke(AGENT_CONFIG, "set", {"model": "m"})
+        assert heard == []
+
+    asyncio.run(go())
+
+
+def test_pages_of_a_trajectory_that_lead_in_a_circle_are_not_followed() -> None:
+    async def go() -> None:
+        def page(_: Plain, body: dict[str, Any]) -> JSONResponse:
+            return JSONResponse({"state": "completed", "format": [1], "events": [{}], "next": min(body["after"] + 1, 3), "has_more": True})
+
+        fields = {"required": ["task_id"], "optional": ["after", "limit"]}
+        extensions = [{"uri": TRAJECTORY, "params": {"methods": {"get": {"method": "POST", "request": fields}}}}]
+        async with Plain(card={"capabilities": {"extensions": extensions}}, trajectory=page).here() as client:
+            with pytest.raises(AgentFailedError, match="says to go on at 3"):
+                await trajectories.read(client, {"task_id": "task-1"})
 
     asyncio.run(go())
 

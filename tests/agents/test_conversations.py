@@ -337,9 +337,10 @@ def test_an_answer_lost_on_the_way_is_found_by_its_conversation_and_not_asked_fo
     run(go())
 
 
-def test_where_nobody_can_tell_whether_a_prompt_arrived_it_is_not_sent_again() -> None:
+@pytest.mark.parametrize("page", [None, {}, {"task_id": 7}, [1]], ids=str)
+def test_where_nobody_can_tell_whether_a_prompt_arrived_it_is_not_sent_again(page: object) -> None:
     async def go() -> None:
-        server = Plain(on_stream=_answers_late)
+        server = Plain(on_stream=_answers_late, trajectory=None if page is None else lambda *_: JSONResponse(page))
         async with server.here() as client:
             found = await turn(client, outgoing())
             assert (found.end, len(server.messages)) == (End.LOST, 1)

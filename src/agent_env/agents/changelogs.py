@@ -96,10 +96,12 @@ async def fetched(agent: LiveAgent, folder: Path, *, known: frozenset[str], limi
         if error.status == _NOT_THERE:  # nothing was uploaded yet
             return {}
         raise
-    objects = json.loads(await asyncio.to_thread(listing.read_bytes)).get("objects") or []
-    names = {PurePosixPath(str(each.get("path"))).name: each for each in objects}
+    objects = _objects(await asyncio.to_thread(listing.read_bytes))
+    if objects is None:
+        raise AgentFailedError(f"agent {name!r} does not list its objects as a store does", concerns=name, reason="bad_answer")
+    names = [PurePosixPath(str(each.get("path"))).name for each in objects]
     odd = sorted(each for each in names if not _NAME.fullmatch(each))
-    size = sum(int(each.get("size_bytes") or 0) for each in objects)
+    size = sum(told for each in objects if type(told := each.get("size_bytes")) is int)
     if odd or len(names) > MAX_OBJECTS or size > MAX_TOTAL_BYTES:
         told = f"{odd[0]!r} is no increment's name" if odd else f"{len(names)} increments of {size} bytes are too much"
         raise AgentFailedError(f"agent {name!r} keeps no changelog: {told}", concerns=name, reason="bad_changelog")
@@ -143,6 +145,16 @@ async def apply(agent: LiveAgent, increments: Mapping[str, Path], *, limits: Lim
         raise AgentFailedError(f"agent {name!r} replayed {count} of {len(told)} changes", concerns=name, reason="bad_answer")
     context = answer.get("context_id")
     return context if isinstance(context, str) else None
+
+
+def _objects(listing: bytes) -> list[Mapping[str, Json]] | None:
+    """What a store's listing names; None where it is no listing."""
+    try:
+        value = json.loads(listing)
+    except (ValueError, RecursionError):
+        return None
+    found = value.get("objects") if isinstance(value, Mapping) else None
+    return found if isinstance(found, list) and all(isinstance(each, Mapping) for each in found) else None
 
 
 def sequence_of(name: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 from agent_env_sdk.wire import a2a_v1
@@ -103,6 +104,8 @@ class AgentClient:
         try:
             value = json.loads(data)
             card = AgentCard.model_validate(value)
+            for each in interfaces(card):
+                rpc_address(self.base, each.url)
         except (ValueError, RecursionError, ValidationError) as error:
             raise AgentFailedError(f"the card of agent {self.name!r} at {path} can't be read: {error}", reason="bad_card") from error
         self.raw_card = value
@@ -287,10 +290,9 @@ class AgentClient:
         sent = {**self._headers, **(headers or {})}
         if body is not None:
             content, sent["content-type"] = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(), "application/json"
-        address = path if "://" in path else f"{self.base}/{path.lstrip('/')}"
+        asked = self._asked(verb, path, sent, content)
         try:
             async with deadline(seconds, f"{what} of agent {self.name!r}"):
-                asked = self._http.build_request(verb, address, headers=sent, content=content)
                 answer = await self._http.send(asked, stream=True)
                 try:
                     yield answer
@@ -300,6 +302,15 @@ class AgentClient:
             raise self._unreachable(what, error, sent=not isinstance(error, _NOT_SENT)) from error
         except DeadlineError as error:
             raise self._unreachable(what, error, sent=True) from error
+
+    def _asked(self, verb: str, path: str, headers: Mapping[str, str], content: bytes | AsyncIterator[bytes] | None) -> httpx.Request:
+        """A request to this agent and nobody else, whatever host an address in its card names."""
+        try:
+            parts = urlsplit(path)
+            below = urlunsplit(("", "", parts.path.lstrip("/"), parts.query, ""))
+            return self._http.build_request(verb, f"{self.base}/{below}", headers=headers, content=content)
+        except (ValueError, httpx.InvalidURL) as error:
+            raise AgentFailedError(f"what agent {self.name!r} names as an address is none: {path!r}", reason="bad_address") from error
 
     def _unreachable(self, what: str, error: Exception, *, sent: bool) -> AgentUnreachableError:
         why = str(error) or type(error).__name__

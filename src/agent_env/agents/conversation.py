@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -332,9 +332,11 @@ class Conversation:
                     if error.status == _NOT_THERE:
                         return None
                     raise
-                task = await self._client.task(str(page["task_id"]))
-                if any(each.message_id == self._message.message_id for each in task.history or ()):
-                    return task
+                task_id = page.get("task_id") if isinstance(page, Mapping) else None
+                if isinstance(task_id, str):
+                    task = await self._client.task(task_id)
+                    if any(each.message_id == self._message.message_id for each in task.history or ()):
+                        return task
         if certain:
             raise PromptUncertainError(
                 f"an earlier process may have sent this prompt to agent {self._client.name!r}, and the agent can't say whether it did",

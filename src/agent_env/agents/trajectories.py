@@ -47,7 +47,7 @@ async def pages(client: AgentClient, key: Mapping[str, str], *, after: int = 0) 
 
     Raises:
         AgentUnreachableError: The agent does not answer.
-        AgentFailedError: It answers with a fault.
+        AgentFailedError: It answers with a fault, or with pages that lead nowhere.
     """
     entry = method_of(await client.card(), TRAJECTORY, "get")
     if entry is None:
@@ -59,6 +59,9 @@ async def pages(client: AgentClient, key: Mapping[str, str], *, after: int = 0) 
         while True:
             body = {**key, "after": after, "limit": _PAGE} if paged else dict(key)
             page = _page(await client.invoke(TRAJECTORY, "get", body), after)
+            if page.more and page.events and page.next <= after:
+                told = f"agent {client.name!r} has more of its trajectory after {after}, and says to go on at {page.next}"
+                raise AgentFailedError(told, concerns=client.name, reason="bad_answer")
             yield page
             after = page.next
             if not page.more or not page.events:
@@ -77,11 +80,10 @@ def _page(answer: Json, after: int) -> Page:
     fields = answer if isinstance(answer, Mapping) else {}
     if isinstance(whole := fields.get("trajectory"), list):
         return Page(None, "completed", whole, len(whole), more=False)
-    events = fields.get("events")
+    events, told, spelled = fields.get("events"), fields.get("next"), fields.get("format")
     events = events if isinstance(events, list) else []
-    return Page(
-        fields.get("format"), str(fields.get("state")), events, int(fields.get("next", after + len(events))), fields.get("has_more") is True
-    )
+    following = told if type(told) is int else after + len(events)
+    return Page(spelled if isinstance(spelled, str) else None, str(fields.get("state")), events, following, fields.get("has_more") is True)
 
 
 async def read(client: AgentClient, key: Mapping[str, str]) -> Trajectory | None:

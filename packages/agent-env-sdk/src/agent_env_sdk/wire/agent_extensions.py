@@ -248,11 +248,15 @@ def endpoint_of(card: AgentCard, uri: str, name: str) -> str:
 
 
 def card_request_accepts(request: Mapping[str, Any], fields: Iterable[str]) -> bool:
-    """Whether a card's contract takes a request of exactly these fields."""
+    """Whether a card's contract takes a request of exactly these fields. What is none takes no fields."""
     sent = set(fields)
+    if not isinstance(request, Mapping):
+        return not sent
     required, declared = _known(request)
-    branches: list[dict[str, Any]] = request.get("oneOf") or [{}]
-    for branch in branches:
+    branches = request.get("oneOf")
+    for branch in branches if isinstance(branches, list) and branches else [{}]:
+        if not isinstance(branch, Mapping):
+            continue
         more_required, more_declared = _known(branch)
         if required | more_required <= sent <= declared | more_declared:
             return True
@@ -278,8 +282,12 @@ def remembers_messages(card: AgentCard) -> bool:
 
 
 def _known(contract_: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    required = set(contract_.get("required") or ())
-    return required, required.union(contract_.get("optional") or (), contract_.get("supported") or ())
+    required, optional, supported = (_texts(contract_.get(name)) for name in ("required", "optional", "supported"))
+    return required, required | optional | supported
+
+
+def _texts(value: object) -> set[str]:
+    return {each for each in value if isinstance(each, str)} if isinstance(value, Iterable) and not isinstance(value, str) else set()
 
 
 def _told(required: tuple[str, ...], optional: tuple[str, ...]) -> Fields:
