@@ -204,6 +204,22 @@ async def test_what_is_not_json_rpc_is_told_so(body: bytes, code: int) -> None:
         assert (await plain.http.post(f"{plain.base}/a2a", content=body)).json()["error"]["code"] == code
 
 
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        ('{"jsonrpc":"2.0","id":"\\ud800","method":"tasks/get","params":{"id":"\\ud800"}}', -32001),
+        ('{"jsonrpc":"2.0","id":1,"method":"\\ud800"}', -32601),
+        ('{"jsonrpc":"2.0","id":NaN,"method":"tasks/get","params":{"id":"x"}}', -32001),
+        ('{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"messageId":"m","role":"user","parts":[{"kind":"data","data":'
+         + '{"a":' * 300 + "1" + "}" * 300 + "}]}}}", -32602),
+    ],
+    ids=["half a character", "half a method", "no number", "deep"],
+)  # fmt: skip
+async def test_what_can_hardly_be_repeated_is_answered_all_the_same(sent: str, code: int) -> None:
+    async with serve_agent_here(Echo()) as echo:
+        assert (await echo.http.post(f"{echo.base}/a2a", content=sent)).json()["error"]["code"] == code
+
+
 async def test_a_version_that_is_not_spoken_is_refused() -> None:
     async with serve_agent_here(Plain()) as plain:
         body = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}

@@ -47,6 +47,7 @@ async def test_a_form_puts_its_file_below_the_path() -> None:
         ("PUT", f"{AT}/a//b", 400),
         ("PUT", f"{AT}/%2e%2e/b", 400),
         ("PUT", f"{AT}/{'x' * 1100}", 400),
+        ("PUT", f"{AT}/{'x' * 300}", 400),
         ("PUT", f"{AT}/folder/", 400),
         ("PUT", f"{AT}/file/below", 409),
         ("POST", f"{AT}/a", 400),

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from agent_env_sdk.wire.rpc import nests_deeper
+
 from agent_env.broker.admission import Refused
 from agent_env.broker.answers import RefusedError, Request
 from agent_env.broker.contract import Dialect, Refusal
@@ -32,7 +34,7 @@ def body_of(request: Request, route: Route) -> dict[str, Json]:
         body = None
     if not isinstance(body, dict):
         raise _refused("the request's body is no JSON object")
-    if _nests(body):
+    if nests_deeper(body, _LEVELS):
         raise _refused(f"the request's body nests deeper than {_LEVELS} levels")
     if route.dialect is Dialect.RESPONSES and body.get("background"):
         raise _refused("an answer that is made in the background can't be counted: ask without `background`")
@@ -55,14 +57,3 @@ def model_of(route: Route, body: Mapping[str, Json]) -> str | None:
 
 def _refused(why: str) -> RefusedError:
     return RefusedError(Refused(Refusal.UNKNOWN, why))
-
-
-def _nests(value: Json) -> bool:
-    level = [value]
-    for _ in range(_LEVELS):
-        level = [
-            member for each in level for member in (each.values() if isinstance(each, dict) else each) if isinstance(member, dict | list)
-        ]
-        if not level:
-            return False
-    return True

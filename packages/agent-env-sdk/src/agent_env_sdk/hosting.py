@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
 
 from agent_env_sdk.wire.errors import AgentEnvError
 
@@ -36,6 +38,14 @@ def configuration(application: Starlette) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
     )
+
+
+class JsonAnswer(JSONResponse):
+    """An answer in JSON, in ASCII: what somebody sent may hold half a character, and can be told all the same."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 class Server(uvicorn.Server):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agent_env_sdk.hosting import whole_body
+from agent_env_sdk.hosting import JsonAnswer, whole_body
 from agent_env_sdk.wire import a2a_v1
 from agent_env_sdk.wire.a2a import CARD_PATHS, VERSION_HEADER, AgentCard, Method, Task, interfaces, read_ending, read_update, rpc_address
 from agent_env_sdk.wire.agent_bodies import Peer
@@ -218,7 +218,7 @@ class _Mcp:
 
     async def __call__(self, request: Request) -> Response:
         if request.client is None or not request.client.host.startswith(_LOOPBACK):
-            return JSONResponse({"error": {"code": "forbidden", "message": "for the agent itself alone"}}, 403)
+            return JsonAnswer({"error": {"code": "forbidden", "message": "for the agent itself alone"}}, 403)
         if request.method == "DELETE":
             return Response(status_code=200)
         asked: Any = None
@@ -231,7 +231,7 @@ class _Mcp:
             answer, asked = {"error": {"code": PARSE_ERROR, "message": "Parse error"}}, {}
         except LookupError as error:
             answer = {"error": {"code": METHOD_NOT_FOUND, "message": f"Method not found: {error}"}}
-        return JSONResponse({"jsonrpc": "2.0", "id": asked.get("id"), **answer})
+        return JsonAnswer({"jsonrpc": "2.0", "id": asked.get("id"), **answer})
 
     async def _answer(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         match method:

@@ -23,10 +23,10 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agent_env_sdk.hosting import whole_body
+from agent_env_sdk.hosting import JsonAnswer, whole_body
 from agent_env_sdk.mcp_session import McpError
 from agent_env_sdk.wire import proxy_bodies as bodies
 from agent_env_sdk.wire.a2a import AgentExtension, Usage
@@ -160,12 +160,12 @@ class Proxy(Agent):
                 body = model.model_validate_json(await whole_body(request, self.max_request_bytes))
                 if name != "claim":
                     self._check(body.token)
-                return JSONResponse(await answer(body))
+                return JsonAnswer(await answer(body))
             except ValidationError as error:
                 refused: AgentEnvError = InvalidFieldsError(error)
             except AgentEnvError as error:
                 refused = error
-            return JSONResponse(refused.body(), refused.status)
+            return JsonAnswer(refused.body(), refused.status)
 
         return answering
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import ValidationError
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
-from agent_env_sdk.hosting import whole_body
+from agent_env_sdk.hosting import JsonAnswer, whole_body
 from agent_env_sdk.wire.a2a import A2A_PATH, CARD_PATHS, HEALTH_PATH, VERSION_HEADER
 from agent_env_sdk.wire.agent_bodies import Body, McpAdd, McpRemove, McpUpsert, PeersSet
 from agent_env_sdk.wire.agent_extensions import (
@@ -96,13 +96,13 @@ def _operations(application: Application) -> Mapping[tuple[str, str], Operation]
 def _card(application: Application, *, absolute: bool) -> Endpoint:
     async def card(request: Request) -> Response:
         # The current path is read by clients that post to a card's address as it stands; the older one's join it themselves.
-        return JSONResponse(application.card(str(request.base_url) if absolute else None))
+        return JsonAnswer(application.card(str(request.base_url) if absolute else None))
 
     return card
 
 
 async def _health(_: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return JsonAnswer({"status": "ok"})
 
 
 def _guarded(application: Application, endpoint: Endpoint) -> Endpoint:
@@ -113,7 +113,7 @@ def _guarded(application: Application, endpoint: Endpoint) -> Endpoint:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), application.token.encode()):
                 error = AgentEnvError("unauthorized", "this agent needs its bearer token", status=401)
-                return JSONResponse(error.body(), 401, {"www-authenticate": "Bearer"})
+                return JsonAnswer(error.body(), 401, {"www-authenticate": "Bearer"})
         return await endpoint(request)
 
     return guarded
@@ -137,10 +137,10 @@ def _rpc(application: Application) -> Endpoint:
         try:
             body = await whole_body(request, application.agent.max_request_bytes)
         except AgentEnvError as error:
-            return JSONResponse(error.body(), error.status)
+            return JsonAnswer(error.body(), error.status)
         answer = await application.rpc.answer(body, request.headers.get(VERSION_HEADER))
         if isinstance(answer, dict):
-            return JSONResponse(answer)
+            return JsonAnswer(answer)
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         return StreamingResponse(_events(answer), media_type="text/event-stream", headers=headers)
 
@@ -172,9 +172,9 @@ async def _events(answer: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]
 def _answering(application: Application, answer: Operation) -> Endpoint:
     async def answering(request: Request) -> Response:
         try:
-            return JSONResponse(await answer(await _object(request, application.agent.max_request_bytes)))
+            return JsonAnswer(await answer(await _object(request, application.agent.max_request_bytes)))
         except AgentEnvError as error:
-            return JSONResponse(error.body(), error.status)
+            return JsonAnswer(error.body(), error.status)
 
     return answering
 

@@ -19,12 +19,14 @@ from agent_env_sdk.wire.a2a import (
     a2a_error,
 )
 from agent_env_sdk.wire.parts import TextPart
-from agent_env_sdk.wire.rpc import INVALID_PARAMS, Request, RpcError, failure, method_not_found, read_request, result
+from agent_env_sdk.wire.rpc import INVALID_PARAMS, Request, RpcError, failure, method_not_found, nests_deeper, read_request, result
 
 from .listing import listed
 from .tasks import Entry, Tasks
 
 Check = Callable[[Message], object]
+_LEVELS: Final = 200
+"""That a message may nest: it is kept with its task, and told with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class Rpc:
         return known
 
     def _submit(self, request: Request, spelling: Spelling) -> Entry:
+        if nests_deeper(request.params, _LEVELS):
+            raise RpcError(INVALID_PARAMS, f"Invalid parameters: they nest deeper than {_LEVELS} levels")
         try:
             message = Message.model_validate(spelling.message(request.params.get("message")))
         except ValidationError as error:

@@ -19,9 +19,10 @@ from typing import Any, Final
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from agent_env_sdk.hosting import JsonAnswer
 from agent_env_sdk.wire.agent_extensions import STAGING, STANDARDS
 from agent_env_sdk.wire.errors import AgentEnvError
 
@@ -33,6 +34,8 @@ MAX_BYTES: Final = 16 * 1024**3
 SHORTEST_PERMISSION: Final = 22
 """Characters: about 128 bits of a URL-safe base64 text."""
 LONGEST_PATH: Final = 1024
+_LONGEST_SEGMENT: Final = 255
+"""Bytes of a file's name, where objects are kept as files."""
 _PIECE_BYTES: Final = 64 * 1024
 _FORM_BYTES, _FORM_FIELDS = 64 * 1024, 20
 """What a form may hold beside its file."""
@@ -87,7 +90,7 @@ class Staging:
                 case _:
                     return self._get(path)
         except AgentEnvError as error:
-            return JSONResponse(error.body(), error.status)
+            return JsonAnswer(error.body(), error.status)
 
     async def _posted(self, path: str, request: Request) -> Response:
         """A form: `key`, the object's path below this one, and `file`. Its length is known before anything of it is read."""
@@ -128,12 +131,12 @@ class Staging:
         finally:
             await asyncio.to_thread(aside.unlink, missing_ok=True)
         stored = self._stored(path)
-        return JSONResponse({**stored.to_json(), "sha256": digest.hexdigest()}, 201, {"etag": stored.etag})
+        return JsonAnswer({**stored.to_json(), "sha256": digest.hexdigest()}, 201, {"etag": stored.etag})
 
     def _get(self, path: str) -> Response:
         place = self._place(path)
         if path.endswith("/"):
-            return JSONResponse({"objects": [each.to_json() for each in self._below(place)]})
+            return JsonAnswer({"objects": [each.to_json() for each in self._below(place)]})
         if not place.is_file():
             raise _missing()
         return FileResponse(place, headers={"etag": self._stored(path).etag}, media_type="application/octet-stream")
@@ -209,7 +212,8 @@ def _path(value: str) -> str:
     segments = inner.split("/")
     if len(segments[0]) < SHORTEST_PERMISSION:
         raise _missing()
-    if len(value) > LONGEST_PATH or "\\" in value or "\0" in value or any(each in {"", ".", ".."} for each in segments):
+    odd = any(each in {"", ".", ".."} or len(each.encode()) > _LONGEST_SEGMENT for each in segments)
+    if len(value) > LONGEST_PATH or "\\" in value or "\0" in value or odd:
         raise AgentEnvError("invalid_params", "the path is not a normal one")
     return str(PurePosixPath(inner)) + ("/" if value.endswith("/") else "")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -56,12 +57,28 @@ def read_request(body: bytes) -> Request:
         raise RpcError(PARSE_ERROR, "parse error") from None
     if not isinstance(value, dict):
         raise RpcError(INVALID_REQUEST, "invalid request")
-    request_id, method, params = value.get("id"), value.get("method"), value.get("params") or {}
+    request_id, method, params = _sayable(value.get("id")), value.get("method"), value.get("params") or {}
     if value.get("jsonrpc") != "2.0" or not isinstance(method, str):
         raise RpcError(INVALID_REQUEST, "invalid request", request_id=request_id)
     if not isinstance(params, dict):
         raise RpcError(INVALID_PARAMS, "invalid_request", {"detail": "params must be an object"}, request_id)
     return Request(request_id, method, params)
+
+
+def _sayable(request_id: Any) -> Any:
+    """The id as an answer repeats it; none where JSON has no word for it."""
+    return None if isinstance(request_id, float) and not math.isfinite(request_id) else request_id
+
+
+def nests_deeper(value: object, levels: int) -> bool:
+    """Whether objects and arrays of a JSON value stand in each other more than so many levels deep. Of any depth itself."""
+    level: list[Any] = [value]
+    for _ in range(levels):
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = [member for members in inner for member in members if isinstance(member, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def method_not_found(method: str) -> RpcError:
