@@ -167,8 +167,13 @@ def test_i08_the_rules_add_up_as_specified_for_listing_calling_and_step(
             assert (live.post("/step", body, headers={"agentenv-role": role}).status_code == 403) is not allowed
 
 
+DEEP = [f'{{"role":"r","tools":["t"],"more":{"[" * levels}{"]" * levels}}}' for levels in (300, 100_000)]
+
+
 @pytest.mark.parametrize(
-    "body", ["{", "[]", "7", "{}", '{"role":""}', '{"role":"r"}', '{"role":"r","tools":"x"}', '{"role":"r","tools":[1]}']
+    "body",
+    ["{", "[]", "7", "{}", '{"role":""}', '{"role":"r"}', '{"role":"r","tools":"x"}', '{"role":"r","tools":[1]}', *DEEP],
+    ids=lambda body: body[:40],
 )
 @pytest.mark.parametrize("action", ["enable", "disable"])
 def test_a_rule_that_is_none_is_refused_in_words(live: Live, action: str, body: str) -> None:

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import suppress
 from typing import Any
 
+from agent_env_sdk.wire.rpc import nests_deeper
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -16,6 +18,9 @@ Headers = Iterable[tuple[str, str]]
 
 JSON = ("content-type", "application/json")
 EVENTS = (("content-type", "text/event-stream"), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no"))
+_LEVELS = 200
+"""That a body may nest: what it says is kept, and shown again."""
+_DEEP = f"the body nests deeper than {_LEVELS} levels"
 _LOCAL_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.internal"})
 
 
@@ -108,11 +113,13 @@ class Incoming:
         try:
             value = json.loads(body)
         except RecursionError as error:
-            raise ValueError("invalid JSON: nested too deep") from error
+            raise ValueError(_DEEP) from error
         except ValueError as error:
             raise ValueError(f"invalid JSON: {error}") from error
         if not isinstance(value, dict):
             raise ValueError("the body must be a JSON object")
+        if nests_deeper(value, _LEVELS):
+            raise ValueError(_DEEP)
         return value
 
 
