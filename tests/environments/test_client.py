@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,8 +23,9 @@ from hypothesis import strategies as st
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.environments.client import EnvironmentClient, load_seconds
 from agent_env.environments.faults import EnvironmentFailedError, EnvironmentUnreachableError, NotAdvertisedError, SessionLostError
-from agent_env.environments.http import new_client
+from agent_env.environments.http import encoded, new_client
 from agent_env.environments.mcp_client import events
+from agent_env.environments.transfers import save_part
 from agent_env.errors import DeadlineError
 from tests.environments.bench import HERE, held, items, run
 
@@ -105,6 +107,56 @@ def test_what_is_no_card_is_told_as_what_it_is(answer: bytes, status: str, error
         async with answering(answer, status=status) as url:
             with pytest.raises(error):
                 await client(url).card()
+
+    run(body())
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        {"bytes": "é"},
+        {"uri": "http://[::1/x"},
+        {"uri": "/a\x00b"},
+        {"name": "x"},
+        {"bytes": "!", "metadata": [1]},
+    ],
+    ids=["no ASCII", "no address", "no path", "nothing", "no base64"],
+)
+def test_an_export_that_can_t_be_read_is_the_servers_fault(file: dict[str, Any], tmp_path: Path) -> None:
+    async def body() -> None:
+        part = {"kind": "file", "file": file, "metadata": file.get("metadata")}
+        with pytest.raises(EnvironmentFailedError):
+            await save_part(client("http://127.0.0.1:9"), part, tmp_path, name="export")
+
+    run(body())
+
+
+@pytest.mark.parametrize("said", ["..", "a/..", "\x00", "\ud800", "x" * 300, 7, ["x"]], ids=ascii)
+def test_an_export_whose_name_no_file_can_have_is_named_by_us(said: object, tmp_path: Path) -> None:
+    async def body() -> None:
+        part = {"kind": "file", "file": {"bytes": "eA==", "name": said, "mimeType": "text/plain"}}
+        saved = await save_part(client("http://127.0.0.1:9"), part, tmp_path, name="export")
+        assert (saved.name, saved.path.read_bytes()) == ("export.txt", b"x")
+
+    run(body())
+
+
+def test_half_a_character_comes_back_as_it_was(tmp_path: Path) -> None:
+    async def body() -> None:
+        half = {"note": "cut \ud83d", "whole": "é"}
+        saved = await save_part(client("http://127.0.0.1:9"), {"kind": "data", "data": half}, tmp_path, name="export")
+        assert json.loads(saved.path.read_bytes()) == half
+        assert encoded(half) == '{"note":"cut \\ud83d","whole":"é"}'.encode()
+
+    run(body())
+
+
+def test_a_card_whose_paths_are_none_is_the_servers_fault() -> None:
+    async def body() -> None:
+        card = b'{"name":"x","additionalInterfaces":[{"transport":"mcp","url":"/a\\u0000b"}]}'
+        async with answering(card) as url:
+            with pytest.raises(EnvironmentFailedError, match="no address"):
+                await client(url).tools()
 
     run(body())
 

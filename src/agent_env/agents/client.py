@@ -38,6 +38,7 @@ from pydantic import ValidationError
 from agent_env.agents.events import objects, whole
 from agent_env.agents.faults import AgentFailedError, AgentNotAdvertisedError, AgentUnreachableError
 from agent_env.defaults import DEFAULT_LIMITS, KIB, Limits
+from agent_env.environments.http import encoded
 from agent_env.errors import DeadlineError
 from agent_env.waiting import deadline
 
@@ -289,7 +290,7 @@ class AgentClient:
         """An answer whose body is still to be read, inside of the deadline."""
         sent = {**self._headers, **(headers or {})}
         if body is not None:
-            content, sent["content-type"] = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode(), "application/json"
+            content, sent["content-type"] = encoded(body), "application/json"
         asked = self._asked(verb, path, sent, content)
         try:
             async with deadline(seconds, f"{what} of agent {self.name!r}"):

@@ -47,16 +47,20 @@ async def answered(
 
     Raises:
         EnvironmentUnreachableError: Nobody answered, or the answer broke off.
+        EnvironmentFailedError: What a card named as an address is none.
         DeadlineError: It took too long.
     """
     given: dict[str, Any] = {"headers": dict(headers or {}), "params": dict(params) if params else None}
     if body is not None:
-        given["content"] = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+        given["content"] = encoded(body)
         given["headers"]["content-type"] = "application/json"
     elif content is not None:
         given["content"] = content
     async with deadline(seconds, what):
-        request = http.build_request(method, url, **given)
+        try:
+            request = http.build_request(method, url, **given)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise EnvironmentFailedError(f"{what}: {url!a} is no address that can be asked", reason="bad_address") from error
         answer = await _sent(http, request, what, limits)
         try:
             yield answer
@@ -95,6 +99,11 @@ def _why(error: httpx.HTTPError) -> str:
             said = os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or said
         inner = inner.__cause__ or inner.__context__
     return said
+
+
+def encoded(value: Json) -> bytes:
+    """JSON in UTF-8. Half a character, as programs that cut texts by their code units leave it, stays the escape that it came as."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 async def read_json(answer: httpx.Response, what: str, *, limit_bytes: int) -> Json:

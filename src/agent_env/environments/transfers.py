@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
-import json
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import httpx
 from agent_env_sdk.wire.names import DATA_OBJECTS
 
 from agent_env.environments.faults import EnvironmentFailedError
-from agent_env.environments.http import answered, new_client
+from agent_env.environments.http import answered, encoded, new_client
 from agent_env.errors import StorageError
 from agent_env.places import Upload
 
@@ -30,6 +28,8 @@ SERVER_FOLDER, WEBSITE_FOLDER = PurePosixPath("/data"), PurePosixPath("/tmp/data
 """Where seed files are staged for a server, and for a website's backend (reference)."""
 _JSON = "application/json"
 _BYTES = "application/octet-stream"
+_NAME_BYTES = 200
+"""Of a file's name, so that every file system takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,9 @@ async def save_part(client: EnvironmentClient, part: Mapping[str, Json], into: P
     """
     match part.get("kind"):
         case "data":
-            data = json.dumps(part.get("data"), ensure_ascii=False, separators=(",", ":")).encode()
-            return await _written(into / f"{name}.json", data, _JSON)
+            return await _written(into / f"{name}.json", encoded(part.get("data")), _JSON)
         case "text":
-            return await _written(into / f"{name}.txt", str(part.get("text") or "").encode(), "text/plain")
+            return await _written(into / f"{name}.txt", str(part.get("text") or "").encode("utf-8", "replace"), "text/plain")
         case "file" if isinstance(part.get("file"), dict):
             return await _save_file(client, part, into, name)
     raise EnvironmentFailedError(f"{client.name} exported a part that can't be read", concerns=client.name, reason="bad_part")
@@ -111,15 +110,16 @@ async def save_part(client: EnvironmentClient, part: Mapping[str, Json], into: P
 async def _save_file(client: EnvironmentClient, part: Mapping[str, Json], into: Path, name: str) -> Saved:
     file: Mapping[str, Json] = part["file"]
     media_type = str(file.get("mimeType") or _BYTES)
-    called = PurePosixPath(str(file.get("name") or "")).name or f"{name}{mimetypes.guess_extension(media_type) or ''}"
-    marker = (part.get("metadata") or {}).get(DATA_OBJECTS)
+    called = _plain_name(file.get("name")) or f"{name}{mimetypes.guess_extension(media_type) or ''}"
+    metadata = part.get("metadata")
+    marker = metadata.get(DATA_OBJECTS) if isinstance(metadata, dict) else None
     uri = file.get("uri")
     if isinstance(marker, dict) and isinstance(marker.get("path"), str):
         return Saved(into / called, called, media_type, object_url=_relative(marker["path"], client))
     if isinstance(file.get("bytes"), str):
         try:
             data = base64.b64decode(file["bytes"], validate=True)
-        except binascii.Error as error:
+        except ValueError as error:
             raise EnvironmentFailedError(
                 f"{client.name} exported a file that is no base64", concerns=client.name, reason="bad_part"
             ) from error
@@ -130,6 +130,12 @@ async def _save_file(client: EnvironmentClient, part: Mapping[str, Json], into: 
     return Saved(into / called, called, media_type)
 
 
+def _plain_name(said: Json) -> str:
+    """What a part calls its file, without folders; nothing where no file can be called that."""
+    name = PurePosixPath(said).name if isinstance(said, str) else ""
+    return name if name.isprintable() and name != ".." and len(name.encode()) <= _NAME_BYTES else ""
+
+
 def _relative(path: str, client: EnvironmentClient) -> str:
     if "\\" in path or any(segment in {"", ".", ".."} for segment in path.split("/")):
         raise EnvironmentFailedError(f"{client.name} exported to {path!r}, which is no plain path", concerns=client.name, reason="bad_part")
@@ -138,8 +144,12 @@ def _relative(path: str, client: EnvironmentClient) -> str:
 
 async def _fetched(client: EnvironmentClient, uri: str, target: Path) -> None:
     """A path is the server's own; an http address is fetched as it is. Nothing else can be an export."""
-    scheme, seconds = urlsplit(uri).scheme, client.limits.environment_load_most_seconds
+    seconds = client.limits.environment_load_most_seconds
     what = f"the export of {client.name}"
+    try:
+        scheme = urlsplit(uri).scheme
+    except ValueError as error:
+        raise EnvironmentFailedError(f"{what} is at no address: {uri!a}", concerns=client.name, reason="bad_part") from error
     if not scheme:
         async with client.request("GET", uri, what=what, seconds=seconds) as answer:
             await _streamed(answer, target, what, client.name)
