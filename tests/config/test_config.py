@@ -247,7 +247,10 @@ def test_all_problems_of_all_files_and_variables_are_found_at_once(place: Place)
         ("[stores.object]\nimpl = 'no-colon'", "module:Class"),
         ("[stores.object]\nimpl = 'a:B'\nbucket = 'x'", "unknown key 'bucket'"),
         ("[task_steps]\nimpls = 'a:B'", "list of"),
-        ("[sandbox]\ndefault = 'env:NAME'", "can't be a reference"),
+        ("[sandbox]\ndefault = 'env:NAME'", "the variable NAME is not set"),
+        ("[sandbox]\ndefault = 'secret:NAME'", "can't be a secret"),
+        ("[run]\nconcurrency = 'env:NAME?many'", "the variable NAME has it"),
+        ("[explorer]\nport = 'env:NAME?70000'", "the variable NAME has it"),
         ("[sandbox]\nunsafe_host = 'yes'", "true or false"),
         ("[explorer]\nport = 70000", "port"),
         ('[database]\nurl = "sqlite:////tmp/a\\u0000b"', "control character"),
@@ -266,6 +269,20 @@ def test_each_malformed_file_is_refused_with_its_name(place: Place, text: str, s
     with pytest.raises(ProblemsError, match=said) as error:
         place.load()
     assert all(problem.file == str(file) for problem in error.value.problems)
+
+
+def test_any_text_of_a_file_may_be_that_of_a_variable(place: Place) -> None:
+    place.user(
+        "[sandbox]\ndefault = 'env:WHERE?local'\n[run]\nconcurrency = 'env:MANY'\n[limits]\nexec_seconds = 'env:LONG?1.5'\n"
+        "[state]\nroot = 'env:STATE?below'\n"
+    )
+    config = place.load(MANY="3", WHERE="rootfs")
+    assert (config.sandbox.default, config.run.concurrency, config.limits.exec_seconds) == ("rootfs", 3, 1.5)
+    assert config.state_root.name == "below"
+    assert config.state_root.is_absolute()
+    assert place.load(MANY="3", WHERE="").sandbox.default == "local"
+    with pytest.raises(ProblemsError, match=r"AGENT_ENV_SANDBOX.*can't be a reference"):
+        place.load(MANY="3", AGENT_ENV_SANDBOX="env:WHERE")
 
 
 def test_cl02_a_folder_or_pipe_in_the_files_place_is_named(place: Place) -> None:

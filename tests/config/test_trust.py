@@ -52,6 +52,7 @@ def write(tree: Path, text: str) -> Path:
         ('[database]\nurl = "sqlite:///x.db"\n', {}, "database.url"),
         ("[sandbox]\nunsafe_host = true\n", {}, "sandbox.unsafe_host"),
         ('[sandbox]\ndefault = "unsafe-host"\n', {}, "sandbox.default"),
+        ('[sandbox]\ndefault = "env:HOME?local"\n', {}, "sandbox.default"),
         ('[conversations]\ndefault_human_a2a_url = "http://evil"\n', {}, "conversations.default_human_a2a_url"),
         ('[plugins.p]\nendpoint = "x"\nkey = "env:AWS_SECRET"\n', {}, "plugins.p"),
     ],

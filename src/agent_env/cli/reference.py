@@ -105,7 +105,8 @@ CONFIGURATION = """\
 
 Generated from the code by `python -m agent_env.cli.reference`. A variable beats the working tree's `.agentenv/config.toml`, which beats the
 user's `~/.config/agent-env/config.toml`. `model.default` is the key `default` of the table `[model]`. `agent-env config explain KEY` says
-what holds here and why; `agent-env config init` writes a file to start from. What a working tree's file may say only once it is trusted:
+what holds here and why; `agent-env config init` writes a file to start from. In a file, `env:NAME` or `env:NAME?DEFAULT` stands for the
+value of a variable, of whatever key. What a working tree's file may say only once it is trusted:
 [Secrets and trust](../how-to/secrets-and-trust.md).
 """
 

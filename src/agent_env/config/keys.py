@@ -23,6 +23,7 @@ from agent_env.documents.spelling import near
 from agent_env.errors import Problem
 
 LIMIT_PREFIX = "limits."
+VARIABLE, SECRET = "env:", "secret:"
 LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
 
 
@@ -36,7 +37,7 @@ class Key(NamedTuple):
     convert: Callable[[str], Any] | None = None
     """Makes a value of a variable's text; None keeps the text."""
     reference: bool = False
-    """May be `env:…` or `secret:…`."""
+    """May be `env:…` or `secret:…`, and stays it until it is used. Others may be `env:…`, which is looked up when the file is read."""
     path: bool = False
     """A relative path starts at the file's folder, never at wherever a resume happens to be called (TP-12)."""
 
@@ -181,8 +182,8 @@ def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dic
 def check_value(rule: Key, value: Any, source: str, path: str | None) -> Iterator[Problem]:
     """What is wrong with a value; the value itself is not shown, because it may be a secret."""
     if is_reference(value):
-        if not rule.reference:
-            yield Problem("can't be a reference", source, path, "write the value itself")
+        if not rule.reference and value.startswith(SECRET):
+            yield Problem("can't be a secret", source, path, "write the value itself, or env:NAME for that of a variable")
         return
     wrong = rule.check(value)
     if wrong:
@@ -192,6 +193,8 @@ def check_value(rule: Key, value: Any, source: str, path: str | None) -> Iterato
 def variable_value(key: str, rule: Key, text: str, cwd: Path, *, variable: str | None = None) -> tuple[Any, list[Problem]]:
     """A variable's value, typed."""
     source = f"variable {variable or rule.variable}"
+    if is_reference(text) and not rule.reference:
+        return None, [Problem("can't be a reference", source, None, "write the value itself")]
     value: Any = text
     if rule.convert is not None and not is_reference(text):
         try:
@@ -199,6 +202,23 @@ def variable_value(key: str, rule: Key, text: str, cwd: Path, *, variable: str |
         except ValueError:
             return None, [Problem(rule.check(text) or "can't be read", source)]
     return _anchored(key, rule, value, cwd), list(check_value(rule, value, source, None))
+
+
+def looked_up(key: str, value: Any, environ: Mapping[str, str], *, source: str, folder: Path) -> tuple[Any, list[Problem]]:
+    """A value that the program needs while it starts: that of the variable, where `env:NAME` or `env:NAME?default` stands for it."""
+    rule = rule_of(key)
+    if rule is None or rule.reference or not isinstance(value, str) or not value.startswith(VARIABLE):
+        return value, []
+    name, mark, default = value.removeprefix(VARIABLE).partition("?")
+    text = environ.get(name) or (default if mark else None)
+    if text is None:
+        return None, [Problem(f"the variable {name} is not set", source, _path(key), f"set it, or write env:{name}?DEFAULT")]
+    try:
+        found = rule.convert(text) if rule.convert is not None else text
+    except ValueError:
+        return None, [Problem(rule.check(text) or "can't be read", source, _path(key), f"the variable {name} has it")]
+    wrong = rule.check(found)
+    return _anchored(key, rule, found, folder), [Problem(wrong, source, _path(key), f"the variable {name} has it")] if wrong else []
 
 
 def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from agent_env.config.keys import KEYS, LIMIT_PREFIX, LIMIT_VARIABLE, flatten, is_unread, limit_key, unread_problem, variable_value
+from agent_env.config.keys import (
+    KEYS,
+    LIMIT_PREFIX,
+    LIMIT_VARIABLE,
+    flatten,
+    is_unread,
+    limit_key,
+    looked_up,
+    unread_problem,
+    variable_value,
+)
 from agent_env.config.state import STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelConfig, RunConfig, SandboxConfig, Source
 from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
@@ -57,6 +67,9 @@ def load_config(
                 raise refusal(file.path, file.folder, gated)
             blocked |= gated
             loaded[file.path] = {key: value for key, value in loaded[file.path].items() if key not in gated}
+        for key, value in loaded[file.path].items():
+            loaded[file.path][key], found = looked_up(key, value, environ, source=str(file.path), folder=file.folder)
+            problems += found
     if problems:
         raise ProblemsError(problems)
     values, origins = _merge([(Source("variable", name), {key: value}) for key, (name, value) in given.items()], files, loaded)
