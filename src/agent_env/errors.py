@@ -61,12 +61,19 @@ class UserError(AgentEnvError):
 
 
 class ProblemsError(UserError):
-    """Everything wrong with what was given, all at once."""
+    """Everything wrong with what was given, all at once.
+
+    Args:
+        problems: Each with its place.
+        summary: In place of their count.
+        readable: What could be made of it all the same, so that whoever collects problems can look for more.
+    """
 
     code = "problems"
 
-    def __init__(self, problems: Iterable[Problem], *, summary: str | None = None) -> None:
+    def __init__(self, problems: Iterable[Problem], *, summary: str | None = None, readable: object = None) -> None:
         self.problems = tuple(problems)
+        self.readable = readable
         count = len(self.problems)
         super().__init__(summary or f"{count} problem{'s' if count != 1 else ''} found")
 

@@ -54,8 +54,18 @@ MISSPELT = [
     {"id": "look", "type": "verify_sandbox", "sandbox_name": "bux", "criteria": [{"type": "bash_cmd_succeeds", "bash_cmd": "true"}]},
     {"id": "odd", "type": "verify_sandbox", "sandbox_name": "box", "criteria": "none"},
     {"id": "sum", "type": "aggregate_verifiers", "verifier_ids": ["look", "nobody"]},
+    {"id": "near", "type": "run_code", "sandbox_name": "bix", "script_artifact_id": "none", "timout_seconds": 3},
 ]
-HIDDEN = ("$[0].type", "$[0].memory_mb", "$[1].artifact_id", "$[2].sandbox_name", "$[3].criteria", "$[4].verifier_ids")
+HIDDEN = (
+    "$[0].type",
+    "$[0].memory_mb",
+    "$[1].artifact_id",
+    "$[2].sandbox_name",
+    "$[3].criteria",
+    "$[4].verifier_ids",
+    "$[5].sandbox_name",
+    "$[5].timout_seconds",
+)
 
 
 @pytest.mark.parametrize("way", WAYS)

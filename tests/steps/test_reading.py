@@ -163,6 +163,12 @@ def test_all_mistakes_of_a_step_are_told_at_once_in_plain_words() -> None:
     ]
 
 
+def test_a_list_of_which_no_entry_is_right_is_not_said_to_be_empty() -> None:
+    config = {"id": "c", "type": "apply_server_config", "env_id": "e", "directives": [{"uri": "x"}, {"service": "mail"}]}
+    assert problems_of(config) == [".directives[0]: service is missing", ".directives[1]: uri is missing"]
+    assert problems_of({**config, "directives": []}) == [".directives: directives must not be empty"]
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

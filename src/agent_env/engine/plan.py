@@ -252,7 +252,8 @@ def read_steps(
             step, remarks = suite.step(document, source=source, path=f"$[{index}]", strict=strict)
         except ProblemsError as error:
             found.extend(error.problems)
-            if problems is not None and (meant := _as_meant(document, source, f"$[{index}]", suite, found)) is not None:
+            readable = error.readable if isinstance(error.readable, Step) else None
+            if problems is not None and (meant := readable or _as_meant(document, source, f"$[{index}]", suite, found)) is not None:
                 steps[meant.id] = meant
         else:
             steps[step.id] = step

@@ -27,7 +27,7 @@ def read_fields(
 
     Raises:
         ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict`, and where a key is missing,
-            every unknown key).
+            every unknown key). Where only keys are wrong, the step is its `readable`.
     """
     step: S | None = None
     problems: list[Problem] = []
@@ -41,7 +41,7 @@ def read_fields(
     spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict or lacks)
     problems += spelling
     if problems or step is None:
-        raise ProblemsError(dict.fromkeys(problems))
+        raise ProblemsError(dict.fromkeys(problems), readable=step)
     return step, warnings
 
 
@@ -91,6 +91,8 @@ def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tu
 def _in_words(error: ValidationError, data: Mapping[str, Any], source: str | None, path: str) -> list[Problem]:
     problems = []
     for entry in error.errors(include_url=False):
+        if entry["type"] == "too_short" and len(entry["input"]) >= entry["ctx"]["min_length"]:
+            continue  # its entries are wrong, each of which is told, and Pydantic counts the others
         where, name = _where(entry["loc"], data, path, missing=entry["type"] == "missing")
         message, hint = _words(entry, name)
         problems.append(Problem(message, source, where, hint))
