@@ -250,3 +250,13 @@ def test_contexts_are_written_for_their_user_alone(cli: Cli) -> None:
     assert cli("task", "run", "--id", "t", "--output-dir", "results", "-q").code == 0
     assert (cli.cwd / "results").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (cli.cwd / "results").iterdir())
+
+
+@pytest.mark.parametrize("words", [["env", "deploy"], ["a2a-agent", "get"]])
+def test_environments_and_agents_are_named_in_front_or_by_id(cli: Cli, words: list[str]) -> None:
+    said = [cli(*words, *given) for given in (["nope"], ["--id", "nope"])]
+    assert [answer.code for answer in said] == [2, 2]
+    assert said[0].err == said[1].err
+    assert "'nope'" in said[0].err
+    assert "is given twice" in cli(*words, "nope", "--id", "nope").err
+    assert "is needed" in cli(*words).err

@@ -178,7 +178,9 @@ class _Import:
         document = self._stores.documents.get(collection, id, version)
         if document is None:
             pin = f" version {version}" if version is not None else ""
-            raise NotFoundError(f"there is no {collection[:-1]} {id!r}{pin}", concerns=id, hint=f"see 'agent-env {collection[:-1]} --help'")
+            raise NotFoundError(
+                f"there is no {collection[:-1]} {id!r}{pin}", concerns=id, hint="agent-env task list" if collection == "tasks" else None
+            )
         return document
 
     def _task(self, id: str, version: int | None) -> str:

@@ -36,12 +36,14 @@ def page_options(function: F) -> F:
     return function
 
 
-def one_id(offer: Any, help: str) -> Callable[[F], F]:
+def one_id(offer: Any, help: str, *, name: str = "id", metavar: str = "ID") -> Callable[[F], F]:
     """An id that may be given in front, or by `--id`, as the reference wants it.
 
     Args:
         offer: Completes it.
         help: Says whose it is.
+        name: The parameter that gets it.
+        metavar: What help calls what stands in front, which may be more than an id.
     """
 
     def decorate(function: F) -> F:
@@ -49,9 +51,9 @@ def one_id(offer: Any, help: str) -> Callable[[F], F]:
         def given(*args: Any, id: str | None, named: str | None, **rest: Any) -> Any:
             if (id is None) is (named is None):
                 raise UsageError("an id is needed" if id is None else "the id is given twice", hint="in front, or by --id")
-            return function(*args, id=id or named, **rest)
+            return function(*args, **{name: id or named}, **rest)
 
-        argument = click.argument("named", metavar="ID", required=False, shell_complete=offer)
+        argument = click.argument("named", metavar=metavar, required=False, shell_complete=offer)
         return cast("F", argument(click.option("--id", "id", shell_complete=offer, help=help)(given)))
 
     return decorate

@@ -16,7 +16,7 @@ from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, RUNS, STOR
 from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, page_options, remove, show_deployed
+from agent_env.cli.stored import list_newest, one_id, page_options, remove, show_deployed
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _written_folder(root: Path, given: dict[str, Any]) -> None:
 
 
 @agent.command()
-@click.argument("id", metavar="ID", shell_complete=STORED_AGENTS)
+@one_id(STORED_AGENTS, "The agent's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
@@ -129,7 +129,7 @@ def _facts(document: Any) -> dict[str, Any]:
 
 
 @agent.command()
-@click.argument("what", metavar="WHAT", shell_complete=AGENTS)
+@one_id(AGENTS, "A stored agent's id.", name="what", metavar="WHAT")
 @click.option("--version", type=click.IntRange(min=1), help="Of a stored agent; the newest when absent.")
 @click.option("--name", default="agent", show_default=True, help="What it is called.")
 @click.option(

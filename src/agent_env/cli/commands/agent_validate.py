@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("target", metavar="RUN[:AGENT]|URL|WHAT", required=False, shell_complete=AGENT_TARGETS)
+@click.option("--id", "id", shell_complete=AGENT_TARGETS, help="A stored agent's id, in place of TARGET.")
 @click.option("--write", is_flag=True, help="With RUN or URL: also change its settings. Of WHAT, each such check gets an agent of its own.")
 @click.option("--require", "required", multiple=True, metavar="GATE", help="The gates that count, instead of the usual ones (repeatable).")
 @click.option("--check", "patterns", multiple=True, metavar="CHECK", help="Only these: an id, a gate, or a glob over ids (repeatable).")
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
 @click.option("--list", "listing", is_flag=True, help="List the checks and run none.")
 @json_option
 def validate(
-    *, target: str | None, required: tuple[str, ...], patterns: tuple[str, ...], listing: bool, as_json: bool, **options: Any
+    *,
+    target: str | None,
+    id: str | None,
+    required: tuple[str, ...],
+    patterns: tuple[str, ...],
+    listing: bool,
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """Run the conformance kit of agents against TARGET, and say with one verdict whether it passes.
 
@@ -51,8 +59,10 @@ def validate(
     if listing:
         show_checks(chosen if patterns else CHECKS, gates, as_json=as_json)
         return 0
-    if target is None:
-        raise UsageError("say what is to be checked", hint="a run, the URL of an agent, or what `agent deploy` takes")
+    if (target is None) is (id is None):
+        said = "say what is to be checked" if target is None else "what is to be checked is given twice"
+        raise UsageError(said, hint="a run, the URL of an agent, or what `agent deploy` takes")
+    target = target or id or ""
     deployment = Deployment(target, {"env_vars": variables_of(options["env_vars"])}, sandbox=options["sandbox"])
 
     async def work() -> Report:

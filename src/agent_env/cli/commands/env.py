@@ -14,7 +14,7 @@ from agent_env.cli.environments import deployed_of, written_environment, written
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, page_options, show_deployed
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed
 from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def put(what: str, id: str | None, dry_run: bool, as_json: bool) -> None:
 
 
 @env.command()
-@click.argument("id", metavar="ID", shell_complete=STORED_ENVS)
+@one_id(STORED_ENVS, "The environment's id.")
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
 @json_option
 def get(id: str, version: int | None, as_json: bool) -> None:
@@ -84,7 +84,7 @@ def _facts(document: Any) -> dict[str, Any]:
 
 
 @env.command()
-@click.argument("what", metavar="WHAT", shell_complete=ENVS)
+@one_id(ENVS, "A stored environment's id.", name="what", metavar="WHAT")
 @click.option("--version", type=click.IntRange(min=1), help="Of a stored environment; the newest when absent.")
 @click.option(
     "--load",
