@@ -254,6 +254,13 @@ def test_single_task_file_and_stored_task_can_be_run(cli: Cli) -> None:
     assert cli("run", "lone", "--json").json["runs"][0]["scores"] == {"check": 1.0}
 
 
+def test_a_file_that_has_an_installed_bundles_name_is_not_taken_for_a_task(cli: Cli) -> None:
+    cli.write("hello", "a note to myself")
+    assert "Would run 1 run" in cli("run", "hello", "--dry-run").out
+    assert "not valid JSON" in cli("run", "./hello").err
+    assert "neither a file nor a folder" in cli("run", "/dev/stdin", stdin=b"[]").err
+
+
 def test_cl02_unknown_bundle_names_near_ones(cli: Cli) -> None:
     answer = cli("run", "helo")
     assert answer.code == 2

@@ -134,6 +134,8 @@ def find_root(root: Path | str, environ: Mapping[str, str]) -> Path:
     try:
         path = Path(text).expanduser().resolve(strict=True)
     except FileNotFoundError:
+        if Path(text).exists():  # /dev/stdin, or a shell's <(…): resolved, it has no name
+            raise _no_bundle(root, "is neither a file nor a folder", "write what comes out of it to a file") from None
         raise _no_bundle(root, "does not exist", "check the spelling; 'agent-env run' alone lists the installed bundles") from None
     except (OSError, RuntimeError, ValueError) as error:
         raise _no_bundle(root, f"can't be opened: {getattr(error, 'strerror', None) or error}") from error

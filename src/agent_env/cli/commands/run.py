@@ -117,8 +117,15 @@ def _list(*, as_json: bool) -> int:
 
 
 def _is_task_file(text: str) -> bool:
+    """A file of any name, but one that happens to have an installed bundle's."""
     path = Path(text).expanduser()
-    return path.is_file() or (path.suffix == ".json" and not path.is_dir())
+    if path.suffix == ".json":
+        return not path.is_dir()
+    if not path.is_file():
+        return False
+    from agent_env.bundles.installed import installed_bundles
+
+    return all(text != bundle.name for bundle in installed_bundles())
 
 
 def _is_stored_task(id: str) -> bool:
