@@ -117,7 +117,7 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Reads the arguments. What is empty, or no text because its bytes are not in the terminal's encoding, is refused once for all."""
         rest = super().parse_args(ctx, args)
-        for param in self.params:
+        for param in () if ctx.resilient_parsing else self.params:  # a shell that asks what comes next is told nothing of what stands there
             for value in _texts_of(param, ctx.params.get(param.name or "")):
                 named = isinstance(param, click.Argument)
                 if named and not value:
