@@ -274,9 +274,24 @@ def test_run_code_and_review_hold_their_own_limits_and_other_steps_leave_it_to_t
 class Nothing:
     """A plan that knows nothing."""
 
+    task_id = "t"
     artifacts = None
 
     def deployers(self, step_id: str, type: str, **fields: Any) -> tuple[()]:
+        return ()
+
+    def step(self, step_id: str) -> None:
+        return None
+
+    def before(self, step_id: str) -> tuple[()]:
+        return ()
+
+    def artifact(self, id: str, version: int | None) -> None:
+        return None
+
+    artifact_files = environment = artifact
+
+    def preset(self, list: str) -> tuple[()]:
         return ()
 
 
