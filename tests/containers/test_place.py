@@ -158,6 +158,7 @@ async def test_ex08_a_container_that_is_killed_or_paused_meanwhile_is_said_to_be
         asked = await place.run(Command(["true"], timeout_seconds=0.1, kill_grace_seconds=0.1))
         assert asked.ending is Ending.LOST
         assert "somebody has paused it" in asked.detail
+        assert asked.detail.count(place.name) == 2, "what else runs, which it is not, and how it is set going"
         await container.unpause()
         assert (await place.run(Command(["true"]))).ok
         running = asyncio.ensure_future(place.run(sh("echo start; sleep 60; echo end")))

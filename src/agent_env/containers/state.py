@@ -108,22 +108,21 @@ async def _error(engine: Engine, name: str, labels: Mapping[str, str], state: Ma
     role = labels.get(ROLE) or name.partition("-")[0]
     what = f"{role.capitalize()} container" if role in {"agent", "environment", "sandbox"} else "Container"
     said = f" Its log ends with: {log}" if log else ""
-    others = await _beside(engine, labels)
+    others = await _beside(engine, labels, name)
     why = _why(state)
     if state.get("Status") == _PAUSED:
         why = f"somebody has paused it, and nothing in it moves until `{(await engine.info()).kind} unpause {name}`"
     return ContainerNotRunningError(f"{what} '{name}' is not running: {why}.{others}{said}", concerns=name)
 
 
-async def _beside(engine: Engine, labels: Mapping[str, str]) -> str:
-    """What runs of the same run; of the same sandbox where the run is not known; of a container that is nobody's, nothing."""
+async def _beside(engine: Engine, labels: Mapping[str, str], name: str) -> str:
+    """What else runs of the same run; of the same sandbox where the run is not known; of a container that is nobody's, nothing."""
     own = next((label for label in (RUN, SANDBOX) if labels.get(label)), None)
     if own is None:
         return ""
     try:
-        return (
-            f" Running containers: {await objects.running_names(engine, {name: labels[name] for name in (HOME, own) if labels.get(name)})}."
-        )
+        running = await objects.running_names(engine, {label: labels[label] for label in (HOME, own) if labels.get(label)})
+        return f" Running containers: {[other for other in running if other != name]}."
     except AgentEnvError:
         return ""
 
