@@ -6,19 +6,21 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+from agent_env.defaults import MIB
 from agent_env.documents.network import NetworkMode, NetworkPolicy
-from agent_env.errors import InfrastructureError, PlaceLostError, SandboxNotFoundError, SupersededError, UnsupportedError
+from agent_env.errors import InfrastructureError, PlaceLostError, SandboxNotFoundError, SupersededError, TransferError, UnsupportedError
 from agent_env.images import ImageStore
-from agent_env.places import Command, PlaceKind
-from agent_env.sandboxes.confined.processes import marked
+from agent_env.places import Command, Ending, Missing, PlaceKind, Upload
+from agent_env.sandboxes.confined.processes import Identity, marked
 from agent_env.sandboxes.confined.records import Records
 from agent_env.sandboxes.rootfs import provider as maker
 from agent_env.sandboxes.rootfs.making import Making
 from agent_env.waiting import poll
+from tests.busy import within
 from tests.rootfs import images
 from tests.rootfs.images import WAYS, act, busybox, provider, spec
 from tests.rootfs.test_images import folder
@@ -102,6 +104,59 @@ def test_b14_a_sandbox_whose_command_ended_is_lost_and_never_a_score(folder: Pat
         return error.message
 
     assert "rootfs-1 has ended (exit code 3)" in act(WAYS[0], scenario)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_b14_whoever_holds_a_sandbox_whose_first_process_is_killed_is_told_which_one_ended_and_how(way: str, folder: Path) -> None:
+    image = busybox(folder, Cmd=["sleep", "100000"])
+
+    async def scenario(world: World) -> list[str]:
+        made = provider(world)
+        sandbox = await made.create(spec(image))
+        place = await sandbox.machine()
+        working = asyncio.create_task(place.run(Command(["sh", "-c", "echo began; sleep 100000"], attempt="a")))
+
+        async def runs() -> bool | None:
+            return any(entry.attempt == "a" for entry in await place.ledger()) or None
+
+        await poll(runs, within_seconds=within(20), what="the start of the command")
+        first = Identity.load(sandbox.info.facts["first"])
+        assert first is not None
+        first.kill()
+        cut = await working
+        assert (cut.ending, cut.exit_code) == (Ending.LOST, None)
+        said = [cut.detail]
+        for again in (
+            place.run(Command(["true"])),
+            place.read(PurePosixPath("/etc/hostname")),
+            made.attach("rootfs-1", epoch=1, token="t"),
+        ):
+            with pytest.raises(PlaceLostError) as told:
+                await again
+            said.append(told.value.message)
+        await sandbox.aclose()
+        assert await made.destroy("rootfs-1")
+        return said
+
+    assert act(way, scenario) == ["sandbox rootfs-1 has ended (it was killed)"] * 4
+
+
+def test_fi10_a_file_that_is_larger_than_what_a_sandbox_may_keep_is_named_with_the_limit(folder: Path) -> None:
+    image = busybox(folder, Cmd=["sleep", "100000"])
+
+    async def scenario(world: World) -> None:
+        made = provider(world)
+        sandbox = await made.create(spec(image, disk_bytes=8 * MIB))
+        place = await sandbox.machine()
+        files = [Upload(PurePosixPath("/small"), b"x"), Upload(PurePosixPath("/large"), bytes(9 * MIB))]
+        with pytest.raises(TransferError, match=f"^/large could not be written: .* disk limit of {8 * MIB} bytes"):
+            await place.put(files)
+        assert isinstance(await place.read(PurePosixPath("/large")), Missing)
+        await place.put(files[:1])
+        await sandbox.aclose()
+        assert await made.destroy("rootfs-1")
+
+    act(WAYS[0], scenario)
 
 
 def test_a_command_that_was_killed_is_started_again_in_the_same_sandbox_where_that_was_asked_for(folder: Path) -> None:

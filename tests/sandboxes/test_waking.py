@@ -15,7 +15,7 @@ from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import SandboxUnavailableError
 from agent_env.places import Command
 from agent_env.sandboxes.confined.processes import Identity, marked
-from agent_env.sandboxes.confined.records import Records
+from agent_env.sandboxes.confined.records import EVENTS, Records, reported
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.waiting import poll
 from tests.sandboxes.people import World, spec, world
@@ -34,7 +34,7 @@ def _here() -> Iterator[World]:
 
 def networking(here: World, sandbox_id: str) -> Sequence[int]:
     """The processes that were started for it, as the guardian told."""
-    return [event["pid"] for event in Records(here.state).events(sandbox_id) if event["event"] == "network"]
+    return [event["pid"] for event in reported(Records(here.state).folder(sandbox_id) / EVENTS) if event["event"] == "network"]
 
 
 async def files_and_then_commands(here: World) -> None:
@@ -115,7 +115,7 @@ async def told_to_end(here: World) -> None:
             return True if Identity.of(started) is None else None
 
         await poll(gone, within_seconds=60, what="the end of its networking")
-        assert [event["event"] for event in Records(here.state).events("local-end")] == ["network", "ended"]
+        assert [event["event"] for event in reported(Records(here.state).folder("local-end") / EVENTS)] == ["network", "ended"]
         await sandbox.aclose()
     finally:
         await provider.destroy("local-end")

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -55,6 +55,8 @@ class Connection(asyncio.Protocol):
         """The place, for messages."""
         self.error: InfrastructureError | None = None
         """Why the connection ended; None while it lives."""
+        self.explain: Callable[[], InfrastructureError | None] = lambda: None
+        """Says what became of the place when the connection broke, where somebody here can tell; without waiting."""
         self._transport: asyncio.Transport | None = None
         self._frames = Cutter()
         self._streams: dict[int, Stream] = {}
@@ -96,6 +98,9 @@ class Connection(asyncio.Protocol):
         cause = self.error
         if isinstance(cause, SupersededError):
             return SupersededError(cause.message, concerns=self.concerns, hint=cause.hint)
+        why = self.explain() if isinstance(cause, TransportLostError) else None
+        if why is not None:
+            return why
         detail = cause.message if cause else "the connection was closed"
         return SandboxUnavailableError(
             f"{self.concerns} can't be reached: {detail}", concerns=self.concerns, hint=cause.hint if cause else None

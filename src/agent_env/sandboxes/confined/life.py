@@ -20,11 +20,12 @@ from agent_env.errors import InfrastructureError
 from agent_env.places.ports import candidates, is_free
 from agent_env.sandboxes.confined import limits as control
 from agent_env.sandboxes.confined import link, removal
+from agent_env.sandboxes.confined.ending import found_gone
 from agent_env.sandboxes.confined.network import KEEPER, MACHINE, SLIRP
-from agent_env.sandboxes.confined.processes import Identity, boot_id
+from agent_env.sandboxes.confined.processes import boot_id
 from agent_env.sandboxes.confined.publish import publish
-from agent_env.sandboxes.confined.records import CONTAINER, HELPER_SOCKET, SLIRP_SOCKET, Facts, Records, read_labels, work_dirs
-from agent_env.sandboxes.confined.sandbox import gone, info_of
+from agent_env.sandboxes.confined.records import CONTAINER, EVENTS, HELPER_SOCKET, SLIRP_SOCKET, Facts, Records, read_labels, work_dirs
+from agent_env.sandboxes.confined.sandbox import info_of
 from agent_env.sandboxes.contract import SandboxInfo, SandboxSpec
 from agent_env.waiting import deadline, poll, shielded
 
@@ -110,12 +111,7 @@ class Life:
         Raises:
             PlaceLostError: It doesn't; says how it ended.
         """
-        if facts.alive:
-            return
-        guardian = Identity.load(facts.guardian)
-        if guardian is not None and not facts.rebooted:  # it tells how the place ended, and then ends too
-            await asyncio.to_thread(guardian.wait_gone, self.limits.kill_grace_seconds)
-        lost = gone(facts, self.records.events(facts.sandbox_id))
+        lost = await found_gone(facts, self.records.folder(facts.sandbox_id) / EVENTS, seconds=self.limits.kill_grace_seconds)
         if lost is not None:
             raise lost
 

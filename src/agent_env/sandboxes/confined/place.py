@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from agent_env.defaults import Limits
-from agent_env.errors import SandboxUnavailableError
-from agent_env.places import Command, Completed, Ending, PlaceKind
+from agent_env.errors import SandboxUnavailableError, TransferError
+from agent_env.places import Command, Completed, Ending, PlaceKind, Upload
 from agent_env.places.helper.connection import Connection
 from agent_env.places.helper.execution import NoNetworkError
 from agent_env.places.helper.place import HelperPlace
 from agent_env.places.helper.process import HelperProcess
 from agent_env.sandboxes.confined import limits as control
+from agent_env.sandboxes.confined.ending import gone, told_of_break
 from agent_env.sandboxes.confined.launch import log_tail
 from agent_env.sandboxes.confined.records import Facts
 
@@ -59,16 +62,26 @@ class ConfinedPlace(HelperPlace):
 
     def __init__(self, connection: Connection, facts: Facts, *, events: Path, log: Path, limits: Limits) -> None:
         super().__init__(connection, place_id=facts.sandbox_id, kind=PlaceKind.MACHINE, labels=facts.labels, limits=limits)
+        connection.explain = partial(gone, facts, events)
+        self._facts = facts
+        self._events = events
         self._watch = LimitWatch(facts, events)
         self._log = log
 
     async def run(self, command: Command) -> Completed:
-        """As the contract says. A command that ends badly while a limit of the *place* was reached is `LIMITED`, never a score."""
+        """As the contract says. A command that ends badly while a limit of the *place* was reached is `LIMITED`, never a score.
+
+        Of a lost one, the detail says what became of the place.
+        """
         before = self._watch.snapshot()
         try:
-            return self._judged(await super().run(command), before)
+            completed = self._judged(await super().run(command), before)
         except NoNetworkError as error:
             raise self._explained(error) from error
+        if completed.ending is not Ending.LOST:
+            return completed
+        why = await told_of_break(self._facts, self._events, seconds=self._limits.kill_grace_seconds)
+        return completed if why is None else replace(completed, detail=why.message)
 
     async def start(self, command: Command) -> HelperProcess:
         """As the contract says; its ending is told as `run` tells it."""
@@ -79,6 +92,18 @@ class ConfinedPlace(HelperPlace):
             raise self._explained(error) from error
         process.judge = lambda completed: self._judged(completed, before)
         return process
+
+    async def put(self, uploads: Sequence[Upload], *, owner: str | None = None) -> None:
+        """As the contract says. No file can be larger than what the place may keep: the kernel ends whoever writes on."""
+        try:
+            await super().put(uploads, owner=owner)
+        except TransferError as error:
+            limit = self._facts.limits.get("disk") or 0
+            large = next((upload for upload in uploads if limit and _size(upload) > limit), None)
+            if large is None:
+                raise
+            why = f"{large.path} could not be written: it is larger than the place's disk limit of {limit:.0f} bytes"
+            raise TransferError(why, concerns=error.concerns, hint="raise the sandbox's disk_size_gb") from error
 
     def _explained(self, error: NoNetworkError) -> SandboxUnavailableError:
         return SandboxUnavailableError(f"{error.message}{log_tail(self._log)}", concerns=self.id)
@@ -93,3 +118,9 @@ class ConfinedPlace(HelperPlace):
         """Lets go of the connection. What runs there goes on."""
         self._watch.close()
         await super().aclose()
+
+
+def _size(upload: Upload) -> int:
+    if isinstance(upload.source, Path):
+        return upload.source.stat().st_size if upload.source.exists() else 0
+    return len(upload.source or b"")

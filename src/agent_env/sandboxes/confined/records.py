@@ -206,14 +206,15 @@ class Records:
         if not pid.isdigit() or Identity.of(int(pid)) is None:
             shutil.rmtree(path, ignore_errors=True)
 
-    def events(self, sandbox_id: str) -> list[dict[str, Any]]:
-        """What its guardian reported, oldest first."""
-        events = []
-        with contextlib.suppress(OSError):
-            for line in (self.folder(sandbox_id) / EVENTS).read_bytes().splitlines():
-                with contextlib.suppress(ValueError):
-                    events.append(json.loads(line))
-        return events
+
+def reported(events: Path) -> list[dict[str, Any]]:
+    """What a guardian wrote to this file, oldest first."""
+    found = []
+    with contextlib.suppress(OSError):
+        for line in events.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return found
 
 
 def _text(facts: Facts) -> str:

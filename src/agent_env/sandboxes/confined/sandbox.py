@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol
 
 from agent_env.documents.network import NetworkPolicy
-from agent_env.errors import PlaceLostError
 from agent_env.places import Place, Published
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.sandboxes.confined.place import ConfinedPlace
@@ -85,31 +84,3 @@ def info_of(facts: Facts) -> SandboxInfo:
     """A record as the journal keeps it."""
     data = {field.name: getattr(facts, field.name) for field in fields(facts) if field.name not in {"sandbox_id", "labels"}}
     return SandboxInfo(facts.sandbox_id, dict(facts.labels), facts.alive, data)
-
-
-def gone(facts: Facts, events: Sequence[Mapping[str, object]]) -> PlaceLostError | None:
-    """Why a recorded sandbox can't be reached; None when it lives."""
-    if facts.alive:
-        return None
-    if facts.rebooted:
-        return PlaceLostError(
-            f"sandbox {facts.sandbox_id} was lost when this machine restarted",
-            concerns=facts.sandbox_id,
-            hint="resume with --redeploy to make it again",
-        )
-    ended = next((event for event in reversed(events) if event.get("event") == "ended"), None)
-    how = "was never finished" if facts.phase != "running" else f"has ended ({_ending(ended)})"
-    return PlaceLostError(f"sandbox {facts.sandbox_id} {how}", concerns=facts.sandbox_id, hint="resume with --redeploy to make it again")
-
-
-def _ending(event: Mapping[str, object] | None) -> str:
-    match event:
-        case {"signal": 9}:
-            return "it was killed"
-        case {"signal": number}:
-            return f"signal {number}"
-        case {"exit_code": 0}:
-            return "its time was over, or it was told to"
-        case {"exit_code": code}:
-            return f"exit code {code}"
-    return "nobody saw how"
