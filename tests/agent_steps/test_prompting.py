@@ -48,6 +48,16 @@ async def test_a_turn_that_fails_fails_the_step_and_its_answer_usage_and_convers
         assert engine.stores.objects.exists(answer["agent_trajectory_object_url"])
 
 
+async def test_half_a_character_in_an_answer_is_kept_wherever_the_turn_is(tmp_path: Path) -> None:
+    async with serve_agent_here(Scripted()) as solver, engine_at(tmp_path / "state") as engine:
+        outcome = await asked(engine, [ask(r'[{"say": "cut \ud83d"}]')], solver=solver.base)
+        (answer,) = outcome.context["prompt_responses"]
+        assert (outcome.status, answer["response"]) == ("completed", "cut \ud83d")
+        talk = outcome.context["metadata"]["a2a_conversations"]["ask"]
+        for url in (talk["object_url"], answer["agent_trajectory_object_url"]):
+            assert r"cut \ud83d" in engine.stores.objects.read(url).decode()
+
+
 async def test_somebody_behind_an_address_answers_turn_by_turn_until_they_have_nothing_more_to_say(tmp_path: Path) -> None:
     async with serve_agent_here(Scripted()) as solver, serve_agent_here(Scripted()) as person, engine_at(tmp_path / "state") as engine:
         # What the solver says is the person's script, and what the person says is the solver's.

@@ -132,3 +132,14 @@ async def test_a_recording_is_plain_json_that_a_person_can_read(tmp_path: Path) 
     data = json.loads(file.read_text())
     assert (data["format"], data["status"], data["request"]["model"]) == ("agent-env-model-recording/1", 200, "m")
     assert data["text"].endswith("data: [DONE]\n\n")
+
+
+async def test_half_a_character_is_recorded_and_replayed(tmp_path: Path) -> None:
+    kept, asked = str(tmp_path / "recorded"), r'{"model":"m","messages":[{"role":"user","content":"cut \ud83d"}]}'
+    answers = []
+    for folder in ({"record": kept}, {"replay": kept}):
+        async with desk(f"sqlite:///{tmp_path}/{len(answers)}.db", tmp_path, **folder) as here:
+            headers = {"authorization": f"Bearer {await here.token()}"}
+            answers.append((await here.http.post(f"{here.base}/v1/chat/completions", content=asked, headers=headers)).content)
+    assert b"hello" in answers[0]
+    assert answers[0] == answers[1]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.sdk.environments import Guarded, Paged, Stock
 
 PROXIED = "agentenv.io/role"
-TRICKY = ['{"a": 1}', "[1,2]", "null", "true", "1e400", "\u2028", "\x85", "\ufeff", '"quoted"', "\\u0000", "\u0000"]
+TRICKY = ['{"a": 1}', "[1,2]", "null", "true", "1e400", "\u2028", "\x85", "\ufeff", '"quoted"', "\\u0000", "\u0000", "\ud83d"]
 NAMES = ["_x", "__x", "model_config", "schema", "arguments", "name", "ctx", "_meta", "ü", "a b", "$ref", "class"]
 
 

@@ -141,7 +141,8 @@ class Recordings:
         fresh = self.folder / f".{secrets.token_hex(8)}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False))
+            # Half a character, as programs leave it that cut texts by their code units, stays the escape that it came as.
+            fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
             fresh.replace(target)
         except OSError as error:
             fresh.unlink(missing_ok=True)
@@ -187,7 +188,7 @@ class Recordings:
 
     def _data(self, path: Path) -> dict[str, Json]:
         try:
-            data: dict[str, Json] = json.loads(path.read_text())
+            data: dict[str, Json] = json.loads(path.read_text(encoding="utf-8"))
             if data["format"] != FORMAT:
                 raise ValueError(f"its format is {data['format']!r}")
             return data

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.boundary import CutShortError, InterruptionError
@@ -149,10 +149,15 @@ def conclude(
     return 0 if verdict.ok and written else 1
 
 
+def _shown(value: Any) -> bytes:
+    """JSON for a file that people read. Half a character, which an answer may hold, stays the escape that it came as."""
+    return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n"
+
+
 def _write(verdict: Verdict, how: Presentation) -> bool:
     """Whether the results could be written. They are shown already, so what hindered is told beside them."""
     try:
-        write_private(how.results_file, json.dumps(verdict.to_json(), ensure_ascii=False, indent=2).encode() + b"\n")
+        write_private(how.results_file, _shown(verdict.to_json()))
     except UsageError as error:
         error_line(f"error: {error.message}")
         return False
@@ -196,7 +201,7 @@ def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
     from agent_env.ids import fs_safe
 
     path = folder / f"{fs_safe(stem)}_{secrets.token_hex(4)}.json"
-    write_private(path, json.dumps(safe_context(outcome.context), ensure_ascii=False, indent=2).encode() + b"\n")
+    write_private(path, _shown(safe_context(outcome.context)))
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from agent_env.environments.http import encoded
 from agent_env.errors import AgentEnvError, DeadlineError, InfrastructureError
 from agent_env.ids import derive_id, fs_safe
 from agent_env.steps import agent_states
@@ -153,8 +153,7 @@ class Series:
         if trajectory is None:
             problems.append("the agent tells no trajectory of the conversation")
         else:
-            text = json.dumps(list(trajectory.events), ensure_ascii=False).encode()
-            stored = await asyncio.to_thread(self._run.objects.put, text, media_type="application/json")
+            stored = await asyncio.to_thread(self._run.objects.put, encoded(list(trajectory.events)), media_type="application/json")
             row |= {"trajectory_object_url": stored.url, "trajectory_s3_uri": stored.url}
         if self._config.env_id is None:
             return

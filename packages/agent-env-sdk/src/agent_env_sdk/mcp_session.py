@@ -55,7 +55,7 @@ class McpSession:
 
     def __init__(self, http: httpx.AsyncClient, url: str, headers: Mapping[str, str]) -> None:
         self._http, self._url = http, url
-        self._headers = {"Accept": "application/json, text/event-stream", **headers}
+        self._headers = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json", **headers}
         self._ids = itertools.count(1)
         self.server: dict[str, Any] = {}
         """The server's answer to `initialize`."""
@@ -66,7 +66,7 @@ class McpSession:
         params = {"protocolVersion": MCP_PROTOCOL_VERSION, "capabilities": {}, "clientInfo": about}
         self.server, _ = await self.request("initialize", params)
         self._headers[MCP_VERSION_HEADER] = self.server["protocolVersion"]
-        await self._http.post(self._url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}, headers=self._headers)
+        await self._http.post(self._url, content=_said({"jsonrpc": "2.0", "method": "notifications/initialized"}), headers=self._headers)
 
     async def close(self) -> None:
         """Ends the session."""
@@ -99,7 +99,7 @@ class McpSession:
         """
         message = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": dict(params)}
         told: list[dict[str, Any]] = []
-        async with self._http.stream("POST", self._url, json=message, headers=self._headers) as response:
+        async with self._http.stream("POST", self._url, content=_said(message), headers=self._headers) as response:
             if response.is_error:
                 await response.aread()
                 response.raise_for_status()
@@ -113,6 +113,11 @@ class McpSession:
                 else:
                     return answer["result"], told
         raise McpError(0, f"{method}: the stream ended before the answer")
+
+
+def _said(message: Mapping[str, Any]) -> bytes:
+    """In ASCII: what a model writes may hold half a character."""
+    return json.dumps(message, allow_nan=False).encode()
 
 
 async def messages(response: httpx.Response) -> AsyncIterator[dict[str, Any]]:

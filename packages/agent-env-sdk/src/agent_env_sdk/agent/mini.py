@@ -208,12 +208,13 @@ class Mini(Agent):
         return message
 
     async def _post(self, http: httpx.AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
-        headers = {**self._headers, "authorization": f"Bearer {self._key}"}
+        headers = {**self._headers, "authorization": f"Bearer {self._key}", "content-type": "application/json"}
+        sent = json.dumps(body).encode()  # in ASCII: what a tool tells may hold half a character
         problem = "it was not asked"
         for attempt in range(ATTEMPTS):
             wait = min(LONGEST_WAIT_SECONDS, BACKOFF_SECONDS * 2**attempt * random.uniform(0.5, 1.0))
             try:
-                answer = await http.post(f"{self._base.rstrip('/')}/chat/completions", json=body, headers=headers)
+                answer = await http.post(f"{self._base.rstrip('/')}/chat/completions", content=sent, headers=headers)
                 if answer.is_success:
                     value: dict[str, Any] = answer.json()
                     return value

@@ -169,9 +169,10 @@ class _Wire:
         offered = interfaces(AgentCard.model_validate(raw))
         interface = next((each for each in offered if not each.is_v1), offered[0])
         name: str = a2a_v1.NAMES[method] if interface.is_v1 else method.value
-        headers = {VERSION_HEADER: "1.0"} if interface.is_v1 else {}
+        headers = {"content-type": "application/json", **({VERSION_HEADER: "1.0"} if interface.is_v1 else {})}
         sent = _as_v1(params) if interface.is_v1 else params
-        answer = await self._http.post(rpc_address(base, interface.url), json=request(name, sent), headers=headers)
+        body = json.dumps(request(name, sent)).encode()
+        answer = await self._http.post(rpc_address(base, interface.url), content=body, headers=headers)
         result = read_answer(answer.raise_for_status().json())
         update = a2a_v1.read(result) if interface.is_v1 else read_update(result)
         if not isinstance(update, Task):
