@@ -18,17 +18,20 @@ from tests.container_engine import bench
 
 __all__ = ["chance"]
 
-COMMANDS = 60
-ONE_IN = 5
+COMMANDS = 25
+DECK = [Fate.CUT_BEFORE, Fate.CUT_AFTER, Fate.PASSED, Fate.PASSED, Fate.PASSED]
 
 
 def drops(chance: random.Random, cut: list[Fate]) -> Callable[[Request], Fate]:
-    """Cuts off one attach in so many before it reaches the engine, and as many after."""
+    """Cuts off as many attaches before they reach the engine as after, and lets the others pass."""
+    deck: list[Fate] = []
 
     def meddle(request: Request) -> Fate:
         if not re.search(r"/exec/\w+/start", request.path):
             return Fate.PASSED
-        fate = {0: Fate.CUT_BEFORE, 1: Fate.CUT_AFTER}.get(chance.randrange(ONE_IN), Fate.PASSED)
+        if not deck:
+            deck.extend(chance.sample(DECK, len(DECK)))
+        fate = deck.pop()
         if fate is not Fate.PASSED:
             cut.append(fate)
         return fate

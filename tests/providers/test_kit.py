@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import AgentEnvError, InfrastructureError, SandboxNotFoundError, SupersededError, UserError
 from agent_env.places import Command, Completed, Ending, Missing, Published, Upload
 from agent_env.sandboxes import Capabilities, Level, SandboxSpec
@@ -224,14 +225,18 @@ FAULTS: list[tuple[type[Faulty], str]] = [
 ]
 
 
-def judged(tmp_path: Path, wrap: Callable[[Any], Any], *patterns: str) -> list[Verdict]:
+IN_VAIN = replace(DEFAULT_LIMITS, cleanup_seconds=1.0)
+"""What a fault leaves behind is not waited for any longer."""
+
+
+def judged(tmp_path: Path, wrap: Callable[[Any], Any], *patterns: str, limits: Limits = DEFAULT_LIMITS) -> list[Verdict]:
     environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "AGENT_ENV_LOCAL_SANDBOX_DIR": str(tmp_path / "work")}
 
     def sound() -> LocalProvider:
         return LocalProvider(tmp_path / "state", environ=environ)
 
     async def run() -> list[Verdict]:
-        bench = Bench(Subject("local", lambda: wrap(sound())))
+        bench = Bench(Subject("local", lambda: wrap(sound())), limits=limits)
         found = [verdict async for verdict in run_cases(bench, chosen(CASES, patterns))]
         after = sound()
         for sandbox_id in [info.sandbox_id async for info in after.list({})]:
@@ -246,7 +251,7 @@ def judged(tmp_path: Path, wrap: Callable[[Any], Any], *patterns: str) -> list[V
 def test_a_fault_is_found_by_its_case(fault: type[Faulty], case: str, tmp_path: Path) -> None:
     (sound,) = judged(tmp_path, Faulty, case)
     assert (sound.result, sound.detail) == (Result.PASSED, "")
-    (found,) = judged(tmp_path, fault, case)
+    (found,) = judged(tmp_path, fault, case, limits=IN_VAIN)
     assert found.result is Result.FAILED
     assert found.detail
 
