@@ -97,7 +97,7 @@ class Server:
             await answer(send, 200, {"seen": state.seen, "counts": state.counts, "sessions": len(state.sessions), "streams": streams})
         elif path == "/behave":
             change = json.loads(body)
-            state.released.set() if change.get("call", "hold") != "hold" else state.released.clear()
+            state.released.clear() if "hold" in str(change.get("call", "hold")) else state.released.set()
             for kind in set(LISTS) & set(change):
                 setattr(state, kind, change.pop(kind))
             if change.pop("forget_sessions", False):
@@ -292,6 +292,8 @@ class Server:
             case {"slow": seconds}:
                 await asyncio.sleep(seconds)
             case "hold":
+                await state.released.wait()
+            case {"hold_on": held} if held == name:
                 await state.released.wait()
             case {"hang_on": hanging} if hanging == name:
                 await asyncio.Event().wait()

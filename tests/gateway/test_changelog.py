@@ -39,12 +39,13 @@ def test_changes_come_in_pages_and_a_change_during_a_call_is_the_call_s(tmp_path
     with behind(tmp_path, postgres_url) as (live, server, database), agent(live, "eve") as client:
         for number in (1, 2):
             database.execute(ROW, (number,))
-        server.behave(call={"slow": 4.0})
+        server.behave(call="hold")
         thread = threading.Thread(target=lambda: client.call("t"))
         thread.start()
         eventually(lambda: live.health()["calls_in_progress"] == 1)
         eventually(lambda: server.seen()["counts"].get("tools/call"))
         database.execute(ROW, (3,))
+        server.behave(call=None)
         thread.join()
         first = live.get("/changes?limit=2").json()
         assert ([row["id"] for row in first["changes"]], first["has_more"]) == ([1, 2], True)

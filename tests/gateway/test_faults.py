@@ -162,7 +162,7 @@ def test_clients_that_connect_while_the_gateway_starts_again_are_only_slower(tmp
 
 def test_a_gateway_that_is_stopped_lets_calls_end_and_takes_no_more(tmp_path: Path) -> None:
     with (
-        raw_server("s", tools=[tool("t")], behaviour={"call": {"slow": 4.0}}) as server,
+        raw_server("s", tools=[tool("t")], behaviour={"call": "hold"}) as server,
         gateway(tmp_path, server) as live,
         agent(live) as client,
     ):
@@ -171,6 +171,11 @@ def test_a_gateway_that_is_stopped_lets_calls_end_and_takes_no_more(tmp_path: Pa
         thread.start()
         eventually(lambda: live.health()["calls_in_progress"] == 1)
         live.process.terminate()
+        eventually(lambda: live.health()["status"] == "draining")
+        more = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {}}}
+        assert Client(client.url, dict(client.headers)).send(more).status_code == 503
+        assert not answers
+        server.behave(call=None)
         thread.join()
         assert text_of(answers[0]) == "s.t"
         assert live.process.wait(30) == 0
@@ -223,7 +228,7 @@ def test_two_hundred_sessions_at_once_are_served_by_their_own_answers(tmp_path: 
 
 def test_a_slow_server_holds_up_only_those_who_wait_for_it(tmp_path: Path) -> None:
     with (
-        raw_server("slow", tools=[tool("s")], behaviour={"call": {"slow": 6.0}}) as slow,
+        raw_server("slow", tools=[tool("s")], behaviour={"call": "hold"}) as slow,
         raw_server("quick", tools=[tool("q")]) as quick,
         gateway(tmp_path, slow, quick) as live,
         agent(live) as client,
@@ -234,6 +239,7 @@ def test_a_slow_server_holds_up_only_those_who_wait_for_it(tmp_path: Path) -> No
         eventually(lambda: live.health()["calls_in_progress"] == 1)
         assert text_of(client.call("q")) == "quick.q"
         assert not done
+        slow.behave(call=None)
         waiting.join()
         assert done == ["slow.s"]
 

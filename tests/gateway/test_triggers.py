@@ -221,10 +221,11 @@ def test_a_barrier_holds_the_provoking_answer_until_the_fire_ends_or_time_runs_o
             assert world.trigger("b")["fire_count"] == count
     world.live.post("/triggers/clear")
     world.register({**action("late"), "barrier": {"at": "provoking_call", "timeout_seconds": 0.2}})
-    world.server.behave(call={"slow": 3.0})
+    world.server.behave(call={"hold_on": "deliver"})
     with agent(world.live) as client:
         client.call("send")
         assert world.trigger("late")["status"] == "firing"
+    world.server.behave(call=None)
     assert "trigger_barrier_timeout" in [event["event_type"] for event in world.live.trajectory()]
     world.fired("late")
 
