@@ -66,9 +66,9 @@ helper: setup-dev  ## build the helper's binaries again, bit for bit
 
 interop: $(UV)  ## environments of their own for other people's packages, see interop/README.md
 	@for lock in interop/*/uv.lock; do \
-	  env -u UV_PROJECT_ENVIRONMENT $(abspath $(UV)) sync --quiet --frozen --python $(PYTHON) --project "$$(dirname "$$lock")" || exit 1; done
+	  env -u UV_PROJECT_ENVIRONMENT $(abspath $(UV)) sync --quiet --frozen --compile-bytecode --python $(PYTHON) --project "$$(dirname "$$lock")" || exit 1; done
 	@test -e interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16) || { \
-	  rm -rf interop/reference/.packages && $(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) \
+	  rm -rf interop/reference/.packages && $(UV) pip install --quiet --compile-bytecode --no-deps --require-hashes --python $(PYTHON) \
 	  --target interop/reference/.packages -r interop/reference/requirements.txt && \
 	  touch interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16); }
 
@@ -79,6 +79,7 @@ setup: $(UV)
 setup-dev: $(UV)
 	@$(UV) $(SYNC) --all-extras --group dev --group helper
 	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
+	@$(BIN)/python -m compileall -q -x '/test_[^/]*$$' tests
 
 .tools/bin/uv:
 	$(PYTHON) -m venv .tools
