@@ -22,7 +22,8 @@ DATABASE_SYNCHRONOUS = "NORMAL"
 """SQLite's word for how hard a commit is pushed to the disk: safe against kills."""
 
 
-@dataclass(frozen=True, slots=True)
+# Compared as objects: to compile a comparison of so many fields is the longest single thing that a start would do.
+@dataclass(frozen=True, slots=True, eq=False)
 class Limits:
     """The limits of one process. Frozen: an override makes a new value with `dataclasses.replace`."""
 
@@ -270,7 +271,7 @@ class Limits:
 DEFAULT_LIMITS = Limits()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class GatewayLimits:
     """The limits of one gateway process; its configuration's `limits` overrides them by name."""
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def place(tmp_path: Path) -> Place:
 
 def test_without_any_file_the_built_in_values_hold(place: Place) -> None:
     config = place.load()
-    assert config.limits == DEFAULT_LIMITS
+    assert asdict(config.limits) == asdict(DEFAULT_LIMITS)
     assert config.state_root == place.root / "home/.local/state/agent-env"
     assert config.database_url == f"sqlite:///{config.state_root}/agent-env.db"
     assert (config.sandbox.default, config.sandbox.unsafe_host, config.synchronous, config.run.concurrency) == (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from agent_env.documents.agent import AgentDocument
 from agent_env.documents.updates import Json
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ def agent_body(resolved: ResolvedEntry, version: Callable[[Reference], int]) -> 
         resolved: The agent.
         version: Of each document that it refers to.
     """
+    from agent_env.documents.agent import AgentDocument
+
     entry, (image,) = resolved.entry, resolved.by_key["image"]
     body: dict[str, Json] = {
         "id": entry.id,

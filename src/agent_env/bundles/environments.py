@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from agent_env.bundles.agents import AGENT_IMAGE
 from agent_env.bundles.model import BundleKind, Entry
-from agent_env.documents.environment import GATEWAY_NAMES
 from agent_env.documents.reading import at
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
@@ -116,6 +115,8 @@ def server_name(entry: Entry, context: BuildContext | None) -> tuple[str | None,
         said, where = found[0], ""
     if not _NAME.fullmatch(str(said)):
         return None, Problem(f"the environment_name {said!r} can't be used", entry.config_file, where or None, hint=NAME_RULE)
+    from agent_env.documents.environment import GATEWAY_NAMES
+
     if said in GATEWAY_NAMES and provider_of(entry.config) == DEFAULT_PROVIDER:
         return None, Problem(
             f"the environment_name {said!r} is one of the gateway's own", entry.config_file, where or None, "give it another"

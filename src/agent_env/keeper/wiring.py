@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env.keeper.records import Egress
 from agent_env.places.endpoint import LOOPBACK
 from agent_env.stores.installation import InstallationKey
 
 if TYPE_CHECKING:
     from agent_env.documents.network import NetworkPolicy
+    from agent_env.keeper.records import Egress
 
 EGRESS_PORT = 61080
 """On the place's loopback. Above the ports that kernels hand out by themselves, and nobody's well-known one."""
@@ -42,6 +42,8 @@ def egress_of(policy: NetworkPolicy, allow_private: Sequence[str] = ()) -> Egres
         policy: Of mode `allowlist`, without `policy_problems`.
         allow_private: Ranges that the installation's configuration lets places reach although they are not public.
     """
+    from agent_env.keeper.records import Egress
+
     return Egress(EGRESS_PORT, policy.allow_hosts, policy.allow_cidrs, tuple(allow_private))
 
 

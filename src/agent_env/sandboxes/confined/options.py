@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from agent_env.errors import UserError
-from agent_env.keeper.policy import cidr_problems
 
 _ALLOW_PRIVATE = "allow_private"
 
@@ -53,6 +52,8 @@ class Options:
 
 
 def _ranges(provider: str, value: object) -> tuple[str, ...]:
+    from agent_env.keeper.policy import cidr_problems
+
     entries = tuple(map(str, value)) if isinstance(value, list | tuple) else ()
     problems = [*cidr_problems(entries, _ALLOW_PRIVATE)] if entries or not value else ["it is a list of address ranges"]
     if problems:

@@ -24,14 +24,13 @@ from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, Sandb
 from agent_env.sandboxes.local.container_records import KEEPER, ON_BRIDGE
 from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, container_info
 from agent_env.sandboxes.local.containers import Containers
+from agent_env.sandboxes.local.options import DEFAULT_IMAGE
 from agent_env.sandboxes.local.view import SUDO
 
 if TYPE_CHECKING:
     from agent_env.containers import ContainerSpec, Engine
     from agent_env.sandboxes.local.container_sandbox import Family
 
-DEFAULT_IMAGE = "python:3.13-bookworm"
-"""(Docker's official image) A Debian with bash, curl, git and Python: what tasks expect of a machine."""
 _SHELL, _SUDO = PurePosixPath("/bin/sh"), PurePosixPath("/usr/local/bin/sudo")
 _FOLDERS = {PurePosixPath(f"/{name}"): mode for name, mode in (("app", 0o755), ("work", 0o755), ("loaded", 0o755), ("tmp", 0o1777))}
 _ENVIRONMENT = {"HOME": "/root", "USER": "root", "LOGNAME": "root", "SHELL": "/bin/sh", "LANG": "C.UTF-8"}

@@ -288,8 +288,6 @@ class Containers:
             InfrastructureError: Something is left, or no engine answers although the sandbox has containers.
         """
         known = facts is not None and bool(facts.labels)
-        if facts is not None and known and not facts.engine:
-            return False
         if not known:
             problem = await self.engines.problem()
             if problem is not None:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agent_env.sandboxes.confined import options
-from agent_env.sandboxes.local.container_machine import DEFAULT_IMAGE
+
+DEFAULT_IMAGE = "python:3.13-bookworm"
+"""(Docker's official image) A Debian with bash, curl, git and Python: what tasks expect of a machine."""
 
 
 @dataclass(frozen=True, slots=True)

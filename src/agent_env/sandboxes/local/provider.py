@@ -27,10 +27,6 @@ from agent_env.sandboxes.confined.publish import write_port_map
 from agent_env.sandboxes.confined.records import CONTAINER, LOG, Facts, labels_file, new_work_dir, work_dirs
 from agent_env.sandboxes.confined.sandbox import info_of
 from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
-from agent_env.sandboxes.local.container_machine import MachineContainers
-from agent_env.sandboxes.local.container_records import marker_of
-from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family, container_info
-from agent_env.sandboxes.local.containers import Containers
 from agent_env.sandboxes.local.engines import Engines, Problem, record_of
 from agent_env.sandboxes.local.options import Options
 from agent_env.sandboxes.local.sandbox import LocalSandbox
@@ -40,9 +36,12 @@ from agent_env.waiting import shielded
 
 if TYPE_CHECKING:
     from agent_env.images import BuildRequest, OnProgress
+    from agent_env.sandboxes.local.container_machine import MachineContainers
+    from agent_env.sandboxes.local.container_sandbox import ContainerSandbox, Family
+    from agent_env.sandboxes.local.containers import Containers
 
 SANDBOX, HOME = "agentenv.sandbox", "agentenv.home"
-AnyContainers = TypeVar("AnyContainers", bound=Containers)
+AnyContainers = TypeVar("AnyContainers", bound="Containers")
 
 
 class LocalProvider(Confining):
@@ -60,10 +59,14 @@ class LocalProvider(Confining):
 
     @cached_property
     def _containers(self) -> Containers:
+        from agent_env.sandboxes.local.containers import Containers
+
         return self._on_engine(Containers)
 
     @cached_property
     def _machines(self) -> MachineContainers:
+        from agent_env.sandboxes.local.container_machine import MachineContainers
+
         return self._on_engine(partial(MachineContainers, image=self._options.machine_image))
 
     def _on_engine(self, kind: Callable[..., AnyContainers]) -> AnyContainers:
@@ -163,6 +166,8 @@ class LocalProvider(Confining):
         """
         facts = self._records.read(sandbox_id)
         if facts is None:
+            from agent_env.sandboxes.local.container_records import marker_of
+
             known = next(work_dirs(self._work_root, sandbox_id), None)
             if known is not None and marker_of(known[1]) is not None:
                 return await self._containers.adopt(sandbox_id, known[1], epoch=epoch, token=token)
@@ -183,11 +188,15 @@ class LocalProvider(Confining):
         """
         facts = self._records.read(sandbox_id)
         folders = [path for _, path in work_dirs(self._work_root, sandbox_id)]
-        in_engine = await self._containers.remove(sandbox_id, facts, folders)
+        confined = facts is not None and facts.labels and not facts.engine  # then no engine has anything of it
+        in_engine = not confined and await self._containers.remove(sandbox_id, facts, folders)
         return await self._life.remove(sandbox_id) or in_engine
 
     async def list(self, labels: Mapping[str, str]) -> AsyncIterator[SandboxInfo]:
         """Every sandbox that carries these labels, also half-made ones and those whose record is lost."""
+        from agent_env.sandboxes.local.container_records import marker_of
+        from agent_env.sandboxes.local.container_sandbox import container_info
+
         in_engine = {info.sandbox_id: info async for info in self._containers.list(labels)}
         for facts in self._life.recorded(labels):
             of_engine = in_engine.get(facts.sandbox_id)
