@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -293,7 +294,7 @@ static int kill_each(int proc, const char *number, void *context) {
 
 static void kill_all(int proc) {
   struct timespec now, pause = {.tv_nsec = 1000000};
-  unsigned long long until, ticks = (unsigned long long)sysconf(_SC_CLK_TCK);
+  unsigned long long until, ticks = getauxval(AT_CLKTCK);
   clock_gettime(CLOCK_BOOTTIME, &now);
   until = (unsigned long long)now.tv_sec * ticks + (unsigned long long)now.tv_nsec * ticks / 1000000000;
   for (int pass = 0; pass < KILL_PASSES && for_each(proc, kill_each, &until); pass++) nanosleep(&pause, NULL);
@@ -321,7 +322,7 @@ static int add_memory(int proc, const char *number, void *context) {
     if (!read_text(proc, number, "statm", text, sizeof text) || !(sizes = field_after(text, 1))) return 0;
     resident = strtoull(sizes, &found, 10);
     shared = strtoull(found, NULL, 10);
-    used = (resident > shared ? resident - shared : 0) * (bytes)sysconf(_SC_PAGESIZE);
+    used = (resident > shared ? resident - shared : 0) * getauxval(AT_PAGESZ);
   }
   sum->total += used;
   if (used > sum->largest) {

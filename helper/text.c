@@ -1,6 +1,8 @@
-/* snprintf as far as this program needs it: %s %d %u %llu %c %%. The C library's own brings 40 kB of floating point with it. */
+/* What this program needs of text and numbers, in place of the C library's own, which knows far more: its snprintf (here %s %d %u %llu %c
+ * %%) brings 40 kB of floating point with it, its numbers read streams, and its strstr is made for texts without end. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "helper.h"
 
@@ -59,4 +61,23 @@ int snprintf(char *to, size_t room, const char *format, ...)
     int want = vsnprintf(to, room, format, arguments);
     va_end(arguments);
     return want;
+}
+
+/* Bases up to ten. What does not fit is the largest number. */
+unsigned long long strtoull(const char *text, char **end, int base)
+{
+    unsigned long long value = 0, digit, most = ~0ULL, wide = (unsigned)base;
+    while (*text == ' ' || *text == '\t') text++;
+    for (; (digit = (unsigned long long)*text - '0') < wide; text++) value = value > (most - digit) / wide ? most : value * wide + digit;
+    if (end) *end = (char *)(uintptr_t)text;
+    return value;
+}
+
+unsigned long strtoul(const char *text, char **end, int base) { return (unsigned long)strtoull(text, end, base); }
+
+char *strstr(const char *text, const char *wanted)
+{
+    for (size_t len = strlen(wanted); *text || !len; text++)
+        if (!strncmp(text, wanted, len)) return (char *)(uintptr_t)text;
+    return NULL;
 }

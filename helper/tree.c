@@ -42,7 +42,7 @@ static void listed(bool (*each)(int pid))
     }
     for (struct dirent *entry; (entry = readdir(listing));) {
         char *end;
-        long pid = strtol(entry->d_name, &end, 10);
+        unsigned long pid = strtoul(entry->d_name, &end, 10);
         if (!*end && pid > 0 && !each((int)pid)) break;
     }
     closedir(listing);
