@@ -44,6 +44,7 @@ struct confinement {
   char *slirp_api;
   int told;         /* the socket of the first process: see ready.c */
   pid_t slirp_pid;
+  int network, owner; /* namespaces: the network that it serves, and the users whose that is */
   const char *bwrap;
   int proc_sys;
   char **view;    /* what bubblewrap gets, with the payload */

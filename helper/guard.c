@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/if_tun.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <poll.h>
@@ -31,6 +32,8 @@
 
 #define SYS_PIDFD_SEND_SIGNAL 424
 #define NS_GET_USERNS 0xb701 /* linux/nsfs.h */
+
+#define TAP "tap0"
 
 #define STARTER_MS 2000
 #define LOOPBACK_MS 20000      /* a machine under load; whoever starts the place waits no longer than that for its network */
@@ -99,6 +102,21 @@ static void await_loopback(void) {
   close(fd);
 }
 
+static void enter_network(int network, int owner) {
+  if (geteuid() && setns(owner, CLONE_NEWUSER)) _exit(1);
+  if (setns(network, CLONE_NEWNET)) _exit(1);
+}
+
+/* An interface that goes with its last opener has the kernel wait until nobody can still look at it: some 15 ms that slirp4netns takes to
+ * die, and who removes the place waits for. One that stays goes with the place's network, whose end nobody waits for. */
+static void keep_interface(int stays) {
+  struct ifreq tap = {.ifr_name = TAP, .ifr_flags = IFF_TAP | IFF_NO_PI};
+  int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+  if (fd < 0) return;
+  if (!ioctl(fd, TUNSETIFF, &tap)) ioctl(fd, TUNSETPERSIST, stays);
+  close(fd);
+}
+
 /* In a process that enters the place's network and ends. Nobody inside may change a route again. */
 static void refuse_metadata(const struct confinement *conf, int network, int owner) {
   static const unsigned char link_local[4] = {169, 254}, amazon[16] = {0xfd, 0, 0x0e, 0xc2}, google[16] = {0xfd, 0x20, 0, 0xce};
@@ -106,9 +124,9 @@ static void refuse_metadata(const struct confinement *conf, int network, int own
   int status = 0, link;
   if (child < 0) _exit(127);
   if (!child) {
-    if (geteuid() && setns(owner, CLONE_NEWUSER)) _exit(1);
-    if (setns(network, CLONE_NEWNET)) _exit(1);
+    enter_network(network, owner);
     if (conf->bwrap) await_loopback();
+    keep_interface(1);
     if ((link = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE)) < 0) _exit(1);
     refuse_route(link, AF_INET, link_local, 16);
     refuse_route(link, AF_INET6, amazon, 32);
@@ -145,7 +163,7 @@ static void run_slirp(struct confinement *conf, int network, int owner, int aliv
   }
   arguments[count++] = "--netns-type=path";
   arguments[count++] = net_path;
-  arguments[count++] = "tap0";
+  arguments[count++] = TAP;
   arguments[count] = NULL;
   sigset_t none;
   sigemptyset(&none);
@@ -186,8 +204,8 @@ static void start_network(struct confinement *conf, pid_t first) {
   } else {
     tell(conf, "{\"event\": \"network\", \"pid\": %d}\n", conf->slirp_pid);
   }
-  if (network >= 0) close(network);
-  if (owner >= 0) close(owner);
+  conf->network = network;
+  conf->owner = owner;
   if (alive[0] >= 0) close(alive[0]);
 }
 
@@ -426,7 +444,15 @@ static int open_processes(pid_t first) {
   return proc;
 }
 
+/* Without its interface, what runs there is told at once that nothing can be reached; it would wait for answers otherwise. */
 static void network_lost(struct confinement *conf, int expected) {
+  pid_t child = expected ? -1 : fork();
+  if (!child) {
+    enter_network(conf->network, conf->owner);
+    keep_interface(0);
+    _exit(0);
+  }
+  if (child > 0) waitpid(child, NULL, 0);
   if (!expected) tell(conf, "{\"event\": \"network_lost\", \"pid\": %d}\n", conf->slirp_pid);
   tell_first(conf, TELL_NO_NETWORK);
   conf->slirp_pid = 0;

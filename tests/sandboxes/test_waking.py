@@ -96,6 +96,37 @@ def test_networking_that_can_not_be_started_is_missed_where_it_is_demanded_and_w
     asyncio.run(with_broken_networking(here))
 
 
+async def networking_that_is_killed(here: World) -> None:
+    provider = here.provider()
+    sandbox = await provider.create(spec("local-cut"))
+    try:
+        place = await sandbox.machine()
+        assert b"tap0" in (await place.run(DEVICES)).stdout
+        facts = Records(here.state).read("local-cut")
+        assert facts is not None
+        guardian, slirp = Identity.load(facts.guardian), Identity.of(*networking(here, "local-cut"))
+        assert guardian is not None
+        assert slirp is not None
+        guardian.kill(signal.SIGSTOP)
+        slirp.kill()
+        assert await asyncio.to_thread(slirp.wait_gone, 60)
+        assert b"tap0" in (await place.run(DEVICES)).stdout  # its end took the interface along no more, which is what takes long
+        guardian.kill(signal.SIGCONT)
+
+        async def refused() -> bool | None:
+            return None if b"tap0" in (await place.run(DEVICES)).stdout else True
+
+        await poll(refused, within_seconds=60, what="the end of its interface")
+        await sandbox.aclose()
+    finally:
+        await provider.destroy("local-cut")
+    assert not here.left()
+
+
+def test_networking_that_is_killed_takes_its_interface_along_only_when_the_place_goes_on(here: World) -> None:
+    asyncio.run(networking_that_is_killed(here))
+
+
 async def told_to_end(here: World) -> None:
     provider = here.provider()
     sandbox = await provider.create(spec("local-end"))
