@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -16,6 +17,8 @@ from tests.container_engine import archive_of, busybox_root
 from tests.images.laboratory import entry, saved, tar_of
 from tests.sandboxes import people
 
+SANDBOX = f"rootfs-{os.getpid()}"
+"""What sandboxes are called here: processes are found, and ended, by that name, those of another worker's tests as well."""
 STAYS = ["sleep", "100000"]
 WAYS = tuple(way for way in people.WAYS if way != "user with bubblewrap")
 OWNED = {"home/worker": 1001}
@@ -46,7 +49,7 @@ def provider(world: people.World, **options: object) -> RootfsProvider:
     return RootfsProvider(world.state, options=options, environ=environ)
 
 
-def spec(image: str, sandbox_id: str = "rootfs-1", **changes: Any) -> SandboxSpec:
+def spec(image: str, sandbox_id: str = SANDBOX, **changes: Any) -> SandboxSpec:
     """A sandbox of an image with limits that a test machine can bear."""
     given = {"memory_bytes": 512 << 20, "disk_bytes": 1 << 30, "processes": 64, "token": "t", "labels": {"agentenv.home": "h"}}
     return SandboxSpec(sandbox_id, **{"mode": "container", "image": image, **given, **changes})

@@ -14,7 +14,7 @@ from agent_env.places import Command, Upload
 from tests.container_engine import archive_of, busybox_root
 from tests.images.laboratory import layout, tar_of
 from tests.rootfs import images
-from tests.rootfs.images import WAYS, act, busybox, link, provider, said, spec
+from tests.rootfs.images import SANDBOX, WAYS, act, busybox, link, provider, said, spec
 from tests.sandboxes.people import World
 
 MANY = pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: users.many")
@@ -47,7 +47,7 @@ def test_a04_the_image_is_what_a_place_sees(way: str, root: str, folder: Path) -
     lines = act(way, scenario).splitlines()
     assert lines[0] == "Linux"
     assert lines[1:] == [
-        "42/.dockerenv", "/data", "/made/for/work", "1 2", "rootfs-1", "rootfs-1", "0",
+        "42/.dockerenv", "/data", "/made/for/work", "1 2", SANDBOX, SANDBOX, "0",
         "ls: /usr: No such file or directory", "canary", "written",
     ]  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_a05_an_image_with_a_user_runs_as_that_user_and_is_probed_as_root(folder
         await place.put([Upload(PurePosixPath("/work/deep/file"), b"x")])
         written = await place.stat([PurePosixPath("/work/deep/file")])
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return [own.stdout.decode(), own.stderr.decode(), root.stdout.decode(), read, written[PurePosixPath("/work/deep/file")].uid]
 
     own, refused, root, read, owner = act("root", scenario)
@@ -138,7 +138,7 @@ def test_a_scratch_image_lives_without_a_shell(folder: Path) -> None:
         runs = [(entry.argv0, entry.attempt) for entry in await place.ledger() if entry.running]
         missing = await place.run(Command(["/busybox", "cat", "/a/b"]))
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return [seen, runs, missing.stdout]
 
     assert act(WAYS[-1], scenario) == [["b"], [("/busybox", "image")], b"content"]

@@ -22,7 +22,7 @@ from agent_env.sandboxes.rootfs.making import Making
 from agent_env.waiting import poll
 from tests.busy import within
 from tests.rootfs import images
-from tests.rootfs.images import WAYS, act, busybox, provider, spec
+from tests.rootfs.images import SANDBOX, WAYS, act, busybox, provider, spec
 from tests.rootfs.test_images import folder
 from tests.sandboxes.people import World
 
@@ -40,20 +40,20 @@ def test_a_later_owner_goes_on_where_the_first_was_killed(way: str, folder: Path
     async def scenario(world: World) -> None:
         assert _in_a_fork(lambda: make(world)) == signal.SIGKILL
         made = provider(world)
-        sandbox = await made.attach("rootfs-1", epoch=2, token="t")
+        sandbox = await made.attach(SANDBOX, epoch=2, token="t")
         place = await sandbox.machine()
-        assert (place.kind, place.id) == (PlaceKind.CONTAINER, "rootfs-1")
-        assert (await place.run(Command(["cat", "/etc/hostname"]))).stdout == b"rootfs-1\n"
+        assert (place.kind, place.id) == (PlaceKind.CONTAINER, SANDBOX)
+        assert (await place.run(Command(["cat", "/etc/hostname"]))).stdout == f"{SANDBOX}\n".encode()
         with pytest.raises(SupersededError):
-            await made.attach("rootfs-1", epoch=1, token="t")
+            await made.attach(SANDBOX, epoch=1, token="t")
         await sandbox.aclose()
-        assert [info.sandbox_id async for info in made.list({"agentenv.home": "h"})] == ["rootfs-1"]
-        assert await made.destroy("rootfs-1")
-        assert not await made.destroy("rootfs-1")
+        assert [info.sandbox_id async for info in made.list({"agentenv.home": "h"})] == [SANDBOX]
+        assert await made.destroy(SANDBOX)
+        assert not await made.destroy(SANDBOX)
         assert images.left(world) == []
-        assert [*marked("rootfs-1")] == []
+        assert [*marked(SANDBOX)] == []
         with pytest.raises(SandboxNotFoundError):
-            await made.attach("rootfs-1", epoch=3, token="t")
+            await made.attach(SANDBOX, epoch=3, token="t")
 
     act(way, scenario)
 
@@ -73,12 +73,12 @@ def test_d01_a_maker_that_is_killed_half_way_leaves_what_can_be_found_and_remove
         assert _in_a_fork(lambda: make(world)) == signal.SIGKILL
         made = provider(world)
         found = [info async for info in made.list({"agentenv.home": "h"})]
-        assert [(info.sandbox_id, info.alive) for info in found] == [("rootfs-1", False)]
+        assert [(info.sandbox_id, info.alive) for info in found] == [(SANDBOX, False)]
         with pytest.raises(PlaceLostError):
-            await made.attach("rootfs-1", epoch=2, token="t")
-        assert await made.destroy("rootfs-1")
+            await made.attach(SANDBOX, epoch=2, token="t")
+        assert await made.destroy(SANDBOX)
         assert images.left(world) == []
-        assert [*marked("rootfs-1")] == []
+        assert [*marked(SANDBOX)] == []
 
     act(WAYS[0], scenario)
 
@@ -92,7 +92,7 @@ def test_b14_a_sandbox_whose_command_ended_is_lost_and_never_a_score(folder: Pat
 
         async def ended() -> PlaceLostError | None:
             try:
-                await (await made.attach("rootfs-1", epoch=1, token="t")).aclose()
+                await (await made.attach(SANDBOX, epoch=1, token="t")).aclose()
             except PlaceLostError as error:
                 return None if "nobody saw how" in error.message else error  # it is written down a moment later
             except InfrastructureError:
@@ -100,10 +100,10 @@ def test_b14_a_sandbox_whose_command_ended_is_lost_and_never_a_score(folder: Pat
             return None
 
         error = await poll(ended, within_seconds=20, what="the end of the sandbox")
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return error.message
 
-    assert "rootfs-1 has ended (exit code 3)" in act(WAYS[0], scenario)
+    assert f"{SANDBOX} has ended (exit code 3)" in act(WAYS[0], scenario)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -179,7 +179,7 @@ def test_a_command_that_was_killed_is_started_again_in_the_same_sandbox_where_th
         await place.run(Command(["kill", "-9", str(entry.pid)]))
         found = await lives(2)
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return found
 
     assert act(WAYS[0], scenario) == b"life\nlife\n"
@@ -199,7 +199,7 @@ def test_a_command_of_the_image_keeps_to_the_places_memory(folder: Path) -> None
         found = await poll(told, within_seconds=20, what="the image's own command")
         own = (await place.run(Command(["grep", "-h", ".", "/proc/self/cgroup"]))).stdout
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return b"" if found == own else found + own
 
     assert act(WAYS[0], scenario) == b""
@@ -212,7 +212,7 @@ def test_a_pinned_image_stays_until_its_sandbox_is_gone(folder: Path) -> None:
         made, store = provider(world), ImageStore(world.state)
         await (await made.create(spec(image))).aclose()
         kept = len((await store.gc(everything=True)).removed)
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
         return [kept, len((await store.gc(everything=True)).removed)]
 
     assert act(WAYS[0], scenario) == [0, 1]
@@ -231,7 +231,7 @@ def test_it_has_no_machine_beside_it_and_says_who_has(folder: Path) -> None:
             with pytest.raises(UnsupportedError, match="itself a container"):
                 await asked
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
 
     act(WAYS[0], scenario)
 
@@ -246,7 +246,7 @@ def test_secrets_are_in_no_record_argument_or_log(folder: Path) -> None:
         assert [path for path in files if b"91c2" in path.read_bytes()] == []
         assert _holding(b"91c2") == []
         await sandbox.aclose()
-        await made.destroy("rootfs-1")
+        await made.destroy(SANDBOX)
 
     act(WAYS[0], scenario)
 
