@@ -127,6 +127,10 @@ def test_cl02_what_of_a_folder_cannot_be_stored_is_told_and_never_left_out_in_si
     assert [problem["file"] for problem in answer.json["error"]["problems"]] == ["d/broken", "d/out", "d/pipe"]
 
 
+def test_a_name_with_a_line_break_is_told_on_one_line(cli: Cli) -> None:
+    assert cli("run", "a\nb").err.splitlines()[0] == r"error: there is no folder and no installed bundle 'a\nb'"
+
+
 def test_cp_takes_files_of_any_name(cli: Cli) -> None:
     answer = cli("cp", NO_TEXT, "run-1:/app")
     assert "no run" in answer.err, answer.all

@@ -118,8 +118,9 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
             facts["problems"] = [{"file": p.file, "path": p.path, "message": p.message, "hint": p.hint} for p in error.problems]
             return error.exit_code, facts
         case AgentEnvError():
-            named = error.concerns and error.concerns not in error.message
-            return error.exit_code, _facts(error.code, f"{error.concerns}: {error.message}" if named else error.message, error.hint)
+            concerns = repr(error.concerns or "")[1:-1]  # what was typed may hold line breaks; messages show it in this form too
+            named = concerns and not (concerns in error.message or str(error.concerns) in error.message)
+            return error.exit_code, _facts(error.code, f"{concerns}: {error.message}" if named else error.message, error.hint)
         case click.UsageError():
             return 2, _facts("usage", _plain(error.format_message()), _usage_hint(error))
         case click.ClickException():

@@ -110,6 +110,6 @@ def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[
     line("Dry run: nothing is written or run.")
     for warning in warnings:
         line(f"warning: {warning}")
-    line(f"would run: {text} ({len(task.steps)} steps)")
+    line(f"would run: {text} ({len(task.steps)} step{'s' if len(task.steps) != 1 else ''})")
     line(f"{runs} run{'s' if runs != 1 else ''}")
     return 0

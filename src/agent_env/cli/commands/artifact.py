@@ -53,7 +53,7 @@ def put(*, path: Path, id: str, kind: str | None, as_json: bool, **fields: Any) 
 @artifact.command()
 @click.argument("id", shell_complete=ARTIFACT_IDS)
 @click.option("--version", type=click.IntRange(min=1), help="The newest one when absent.")
-@click.option("-o", "--output", type=FilePath(path_type=Path), help="Write its files into this folder.")
+@click.option("-o", "--output", "--output-dir", "output", type=FilePath(path_type=Path), help="Write its files into this folder.")
 @json_option
 def get(id: str, version: int | None, output: Path | None, as_json: bool) -> None:
     """Show an artifact and its files, or write them into a folder."""
