@@ -196,6 +196,28 @@ def test_what_deploy_sandbox_refuses(change: dict[str, Any], says: str) -> None:
     assert says in "\n".join(problems_of({**base, **change}))
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"env_vars": {"A-B": "x"}}, "'A-B' can't be an environment variable"),
+        ({"env_vars": {"A": "x\0"}}, "'A' can't be an environment variable"),
+        ({"network": "none", "ports": [8080]}, "network 'none' gives the container no ports of its own"),
+        ({"network": "container:db", "ports": [8080]}, "network 'container:db' gives the container no ports of its own"),
+        ({"network": "none", "extra_networks": ["own"]}, "network 'none' can't have extra_networks"),
+        ({"extra_networks": ["own", "host"]}, "extra_networks can't hold 'host'"),
+        ({"volumes": ["a b:/x"]}, "'a b' is no name of a volume"),
+        ({"volumes": ["./x:/x"]}, "a folder is written whole"),
+        ({"volumes": ["a:x"]}, "'a:x' is no volume"),
+        ({"volumes": ["a:/"]}, "'a:/' is no volume"),
+        ({"volumes": ["a:/x:z"]}, "'a:/x:z' is no volume"),
+        ({"volumes": ["a:/x", "b:/x/:ro"]}, "puts two volumes at /x"),
+    ],
+)
+def test_se02_po07_what_run_docker_container_refuses(change: dict[str, Any], says: str) -> None:
+    base = {"id": "c", "type": "run_docker_container", "sandbox_name": "box", "image": "debian:12"}
+    assert says in "\n".join(problems_of({**base, **change}))
+
+
 NAMES = {"sandbox_name": "box", "agent_name": "solver", "env_id": "mail"}
 
 

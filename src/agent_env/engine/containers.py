@@ -23,7 +23,7 @@ from agent_env.errors import PlacementError, UnsupportedError, UserError
 from agent_env.places import Shape
 from agent_env.sandboxes.contract import LeadsToHost, SandboxSpec, TakesSecrets
 from agent_env.steps.contract import ContainerRequest
-from agent_env.steps.requests import GRANT_HINT
+from agent_env.steps.requests import GRANT_HINT, Volume
 from agent_env.stores.records import Resource
 from agent_env.waiting import deadline
 
@@ -239,14 +239,11 @@ class _Start:
 
         mounts = []
         for text in self.request.volumes:
-            source, _, rest = text.partition(":")
-            target, _, options = rest.partition(":")
-            if not target.startswith("/") or options not in {"", "ro", "rw"}:
-                raise UserError(f"{text!r} is no volume", hint="write name:/folder, or /of/the/machine:/folder, and :ro for read-only")
-            if source.startswith("/"):
-                mounts.append(Mount(target, source, "bind", read_only=options == "ro"))
+            volume = Volume.parse(text)
+            if volume.of_machine:
+                mounts.append(Mount(volume.folder, volume.source, "bind", read_only=volume.read_only))
             else:
-                full = f"{source}-{self.sandbox_id}"
+                full = f"{volume.source}-{self.sandbox_id}"
                 await volumes.create(engine, full, labels)
-                mounts.append(Mount(target, full, read_only=options == "ro"))
+                mounts.append(Mount(volume.folder, full, read_only=volume.read_only))
         return mounts

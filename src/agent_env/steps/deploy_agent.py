@@ -14,13 +14,12 @@ from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.records import DeployedAgent
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
-from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
 from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.steps import agent_changes, agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
-from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Texts, Whole
+from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class DeployAgent(Step, type="deploy_agent"):
     """The name that later steps use; unique in the task."""
     agent_description: str | None = None
     """What its card says of it."""
-    env_vars: Annotated[dict[str, str], SECRET] = Field(default_factory=dict)
+    env_vars: Annotated[dict[str, str], SECRET, USABLE] = Field(default_factory=dict)
     """Environment variables; `env:NAME` and `secret:KEY` are resolved on deploy; literal secrets are stored apart."""
     skills: tuple[dict[str, Any], ...] = ()
     """Skills: `name`, `description`, and `skill_md` or `object_url`."""
@@ -132,14 +131,6 @@ class DeployAgent(Step, type="deploy_agent"):
     """It is given a container engine of its own (`DOCKER_HOST`), in a privileged container, which your configuration has to grant."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """`metadata.attribution` (text to text) is handed to the provider of sandboxes as labels."""
-
-    @field_validator("env_vars")
-    @classmethod
-    def _variable_names(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, text in value.items():
-            if not is_variable_name(name) or "\0" in text:
-                raise ValueError(f"{name!r} can't be an environment variable: {VARIABLE_RULE}, and its value has no zero byte")
-        return value
 
     @field_validator("agent_changelog_toolcall_position_exclusive")
     @classmethod

@@ -13,10 +13,9 @@ from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
 from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import AppendRecord, Json, Update
-from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.errors import Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult
-from agent_env.steps.fields import SECRET, Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     """Machine mode: how to boot, where a provider has a choice."""
     port: Port | None = None
     """Container mode: the port that the container serves."""
-    env_vars: Annotated[dict[str, str] | None, SECRET] = None
+    env_vars: Annotated[dict[str, str] | None, SECRET, USABLE] = None
     """Container mode: environment variables; `env:NAME` and `secret:KEY` are resolved on deploy; literal secrets are stored apart."""
     sandbox_type: OptionalName = None
     """The provider, or a comma-separated chain of providers; absent is the configured default."""
@@ -89,14 +88,6 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     """`metadata.attribution` (text to text) is handed to the provider as labels."""
     network_policy: NetworkPolicy | None = None
     """What the sandbox may reach: `mode` (`allow_all`, `allowlist`, `none`), `allow_hosts`, `allow_cidrs`."""
-
-    @field_validator("env_vars")
-    @classmethod
-    def _variable_names(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        for name, text in (value or {}).items():
-            if not is_variable_name(name) or "\0" in text:
-                raise ValueError(f"{name!r} can't be an environment variable: {VARIABLE_RULE}, and its value has no zero byte")
-        return value
 
     @field_validator("metadata")
     @classmethod

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
+from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.steps.targets import DEFAULT_AGENT, blank_is_unset
 
 
@@ -26,6 +27,13 @@ def _plain_number(value: float) -> int | float:
     return int(value) if float(value).is_integer() else value
 
 
+def _usable_variables(value: dict[str, str] | None) -> dict[str, str] | None:
+    for name, text in (value or {}).items():
+        if not is_variable_name(name) or "\0" in text:
+            raise ValueError(f"{name!r} can't be an environment variable: {VARIABLE_RULE}, and its value has no zero byte")
+    return value
+
+
 class Secret:
     """The type of `SECRET`."""
 
@@ -33,6 +41,8 @@ class Secret:
 SECRET = Secret()
 """Marks a field whose texts may be secrets: literals move to the secret store when a task is loaded; `Run.secret` resolves them."""
 
+USABLE = AfterValidator(_usable_variables)
+"""Of a table of environment variables: each can be one."""
 Number = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_no_flag), PlainSerializer(_plain_number)]
 """A finite number; a whole one is written without a fraction, as people write it."""
 Whole = Annotated[int, BeforeValidator(_no_flag)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Literal, Self
 
 from agent_env.documents.updates import Json
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from agent_env.documents.network import NetworkPolicy
     from agent_env.environments import DeployOptions
     from agent_env.images import BuildRequest, SavedImage
+
+_VOLUME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,38 @@ class SandboxRequest:
     """Its command is started again when it was killed; see `SandboxSpec`."""
     leads: Mapping[int, int] = field(default_factory=dict)
     """See `SandboxSpec`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volume:
+    """One of a container's volumes."""
+
+    source: str
+    """Its name, or a folder of the machine."""
+    folder: str
+    """Where it stands in the container."""
+    read_only: bool = False
+
+    @property
+    def of_machine(self) -> bool:
+        """It is a folder of the machine, which is a privilege."""
+        return self.source.startswith("/")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads `name:/folder[:ro]`, or `/of/the/machine:/folder[:ro]`.
+
+        Raises:
+            ValueError: It is none; says why.
+        """
+        source, _, rest = text.partition(":")
+        folder, _, options = rest.partition(":")
+        plain = PurePosixPath(folder)
+        if not plain.is_absolute() or len(plain.parts) == 1 or options not in {"", "ro", "rw"}:
+            raise ValueError(f"{text!r} is no volume; write name:/folder, or /of/the/machine:/folder, and :ro for read-only")
+        if not source.startswith("/") and not _VOLUME.fullmatch(source):
+            raise ValueError(f"{source!r} is no name of a volume: it has letters, digits, dots, dashes and _; a folder is written whole")
+        return cls(source, str(plain), options == "ro")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +116,7 @@ class ContainerRequest:
             "privileged": self.privileged,
             "capabilities": bool(self.capabilities),
             "devices": bool(self.devices),
-            "volumes": any(volume.startswith(("/", ".", "~")) for volume in self.volumes),
+            "volumes": any(Volume.parse(text).of_machine for text in self.volumes),
             "host_network": self.network == "host",
         }
         return frozenset(name for name, asked in wanted.items() if asked)

@@ -19,8 +19,9 @@ from agent_env.errors import DeadlineError, Problem, TaskError, UserError
 from agent_env.places import Command, Deed
 from agent_env.steps.contract import ContainerRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.deploy_sandbox import Port, variables
-from agent_env.steps.fields import SECRET, OptionalName, Texts, Whole
+from agent_env.steps.fields import SECRET, USABLE, OptionalName, Texts, Whole
 from agent_env.steps.image_names import image_problems
+from agent_env.steps.requests import Volume
 from agent_env.steps.targets import SandboxTarget
 from agent_env.waiting import poll
 
@@ -97,7 +98,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
     """Arguments of the build. Never secrets: they stay readable in the image."""
     ports: tuple[Port, ...] = ()
     """Ports that it serves. They answer on the loopback of the sandbox's machine, under the same numbers."""
-    env_vars: Annotated[dict[str, str] | None, SECRET] = None
+    env_vars: Annotated[dict[str, str] | None, SECRET, USABLE] = None
     """Environment variables; `env:NAME` and `secret:KEY` are resolved, and told to the container alone."""
     command_override: OptionalName = None
     """Shell text that runs in place of the image's entrypoint and command."""
@@ -134,6 +135,15 @@ class RunDockerContainer(Step, type="run_docker_container"):
             raise ValueError(f"{value!r} is no size; write bytes, or 64m")
         return value
 
+    @field_validator("volumes")
+    @classmethod
+    def _usable_volumes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        folders = [Volume.parse(text).folder for text in value]
+        twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+        if twice is not None:
+            raise ValueError(f"puts two volumes at {twice}")
+        return value
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         sources = [name for name in ("docker_context_artifact_id", "docker_context_url", "image") if getattr(self, name)]
@@ -144,6 +154,11 @@ class RunDockerContainer(Step, type="run_docker_container"):
         odd = next((name for name in self.extra_networks if _NOT_FURTHER.fullmatch(name)), None)
         if odd is not None:
             raise ValueError(f"extra_networks can't hold {odd!r}")
+        if self.network is not None and _NOT_FURTHER.fullmatch(self.network):
+            if self.extra_networks:
+                raise ValueError(f"network {self.network!r} can't have extra_networks beside it")
+            if self.ports and self.network != "host":
+                raise ValueError(f"network {self.network!r} gives the container no ports of its own: leave ports out, or name a network")
         return self
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
