@@ -305,6 +305,9 @@ class Server:
                 done = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [said]}}
                 await send({"type": "http.response.body", "body": event(json.dumps(done)), "more_body": False})
                 return
+            case {"raw": raw}:
+                await self.reply(send, message, raw)
+                return
             case {"result": result}:
                 await self.reply(send, message, json.dumps(result))
                 return

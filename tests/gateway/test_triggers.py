@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -13,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from agent_env.defaults import GatewayLimits
+from agent_env.gateway.triggers.executors import ExecutorError, Instruction, carry_out
+from agent_env.gateway.triggers.grammar import Executor
 from tests.busy import within
 from tests.gateway.parts import HTTP, WITHIN, Live, Raw, agent, eventually, gateway, raw_server
 from tests.gateway.raw_server import tool
@@ -130,6 +134,43 @@ def test_a_failed_fire_is_told_and_the_trigger_armed_again(world: World) -> None
         client.call("send", {"needed": 1})
     world.fired("t")
     assert "unresolved placeholder ${args.needed}" in json.dumps(world.state()["events"])
+
+
+def test_a_result_that_nests_without_end_ends_the_fire_as_any_other(world: World) -> None:
+    world.register(action("t"))
+    world.server.behave(call={"raw": f'{{"content":[],"deep":{"[" * 100_000}{"]" * 100_000}}}'})
+    with agent(world.live) as client:
+        deep = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"send","arguments":{{"a":{"[" * 300}{"]" * 300}}}}}}}'
+        client.send(deep)
+        world.fired("t")
+    called = [event for event in world.live.trajectory() if "[[[" in json.dumps(event)]  # every line can be read, and holds it as text
+    assert {event["event_type"] for event in called} >= {"tool_call", "tool_call_result"}
+    assert json.loads(next(each["tool_call"]["arguments"] for each in called if each["event_type"] == "tool_call")["text"])["a"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [("[" * 100_000, "no JSON object"), ("x" * 2000, "longer than 1000 bytes"), ('{"error":{"code":1}}', "refused message/send")],
+    ids=["deep", "long", "refused"],
+)
+def test_an_executor_that_answers_nonsense_failed_and_no_more(body: str, said: str) -> None:
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    async def taken(_task: str) -> None:
+        raise AssertionError("it has none")
+
+    async def play() -> None:
+        async with await asyncio.start_server(answers, "127.0.0.1", 0) as server:
+            executor = Executor(a2a_url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", role="boss")
+            limits = GatewayLimits(answer_bytes=1000 if said.startswith("longer") else 1 << 20)
+            with pytest.raises(ExecutorError, match=said):
+                await carry_out(executor, Instruction("Do.", "c", "m"), taken, limits)
+
+    asyncio.run(play())
 
 
 def test_permissions_change_as_an_action(world: World) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from agent_env_sdk.wire.rpc import nests_deeper
 
 from agent_env.clock import SystemClock, timestamp
 from agent_env.defaults import GatewayLimits
@@ -21,6 +24,9 @@ _TAIL_BYTES = 1 << 16
 _COPY_BYTES = 1 << 18
 _BATCH = 256
 _HOLE = '"@value@"'
+_LEVELS = 200
+"""That a value may nest: what is deeper stays text, so that whoever reads the trajectory can read every line of it."""
+_BRACKETS = re.compile(r"[\[\]{}]")
 _IN_KEYS = ("passw", "passphrase", "secret", "credential", "authorization", "bearer", "cookie", "token")
 _IN_SPLIT_KEYS = tuple(f"{first}{between}key" for first in ("api", "private", "access") for between in ("", "_", "-"))
 _IN_VALUES = ("sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "akia", "asia", "xox", "aiza", "hf_", "eyj", "-----begin")
@@ -132,7 +138,7 @@ class Trajectory:
         """
         values: list[str] = []
         frame = json.dumps(_with_holes(event, values), separators=(",", ":"))
-        if any(self._may_hold_secret(text) for text in (frame.replace(_HOLE, ""), *values)):
+        if any(self._may_hold_secret(text) for text in (frame.replace(_HOLE, ""), *values)) or any(map(_may_nest, values)):
             return None
         parts = frame.split(_HOLE)
         line = [parts[0]]
@@ -174,7 +180,8 @@ class Trajectory:
                 if len(value) > self._limits.trajectory_event_bytes:
                     cut = str(value)[: self._limits.trajectory_event_bytes]
                     return {"cut": mask_tokens(cut), "characters": len(value)}
-                return _masked(value_of(value))
+                built = value_of(value)
+                return _masked(built) if not nests_deeper(built, _LEVELS) else _flat(value)
             case Mapping():
                 return {key: self._built(member) for key, member in value.items()}
             case _:
@@ -221,6 +228,17 @@ def _numbers(data: bytes, *, whole: bool) -> Iterator[int]:
         found = line.partition(b'"event_id":"event_')[2].partition(b'"')[0]
         if line.startswith(b'{"event_id"') and found.isdigit():
             yield int(found)
+
+
+def _may_nest(text: str) -> bool:
+    """Whether a value may be deeper than readers of the trajectory take: by its brackets, those within strings among them."""
+    if text.count("[") + text.count("{") <= _LEVELS:
+        return False
+    depth = deepest = 0
+    for bracket in _BRACKETS.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest > _LEVELS
 
 
 def _with_holes(value: Any, values: list[str]) -> Any:

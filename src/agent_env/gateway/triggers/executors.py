@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any
 import httpx
 
 from agent_env.defaults import GatewayLimits
+from agent_env.errors import DeadlineError
+from agent_env.gateway import jsontext
 from agent_env.gateway.triggers.grammar import Executor
 from agent_env.waiting import poll
 
@@ -37,6 +40,39 @@ class Instruction:
     """The agent has it, as this task."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Agent:
+    """Who is asked, and how much it may answer at once."""
+
+    client: httpx.AsyncClient
+    url: str
+    most_bytes: int
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """One request.
+
+        Raises:
+            RefusedError: It answered with an error.
+            ExecutorError: What it answered can't be read.
+            httpx.HTTPError: It did not answer.
+        """
+        sent = json.dumps({"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": method, "params": params}).encode()
+        said = bytearray()
+        async with self.client.stream("POST", self.url, content=sent, headers={"content-type": "application/json"}) as response:
+            response.raise_for_status()
+            async for piece in response.aiter_bytes():
+                said += piece
+                if len(said) > self.most_bytes:
+                    raise ExecutorError(f"the executor's answer to {method} is longer than {self.most_bytes} bytes")
+        value = jsontext.value_of(said.decode("utf-8", "replace"))
+        if not isinstance(value, dict):
+            raise ExecutorError(f"the executor's answer to {method} is no JSON object")
+        result = value.get("result")
+        if not isinstance(result, dict):
+            raise RefusedError(f"the executor refused {method}: {str(value)[:200]}")
+        return result
+
+
 async def carry_out(executor: Executor, instruction: Instruction, taken: Callable[[str], Awaitable[None]], limits: GatewayLimits) -> None:
     """Sends the instruction and returns when its task is completed.
 
@@ -53,8 +89,9 @@ async def carry_out(executor: Executor, instruction: Instruction, taken: Callabl
     url = f"{executor.a2a_url}/a2a"
     try:
         async with asyncio.timeout(seconds), httpx.AsyncClient(timeout=seconds, trust_env=False, headers=executor.headers) as client:
-            state = await _known(client, url, instruction.task, seconds) or await _sent(client, url, instruction, taken, seconds)
-    except TimeoutError as error:
+            agent = _Agent(client, url, limits.answer_bytes)
+            state = await _known(agent, instruction.task, seconds) or await _sent(agent, instruction, taken, seconds)
+    except (TimeoutError, DeadlineError) as error:
         raise ExecutorError(f"the executor did not complete within {seconds:g} s") from error
     except httpx.HTTPError as error:
         raise ExecutorError(f"the executor can't be reached: {type(error).__name__}: {error}") from error
@@ -62,19 +99,17 @@ async def carry_out(executor: Executor, instruction: Instruction, taken: Callabl
         raise ExecutorError(f"the executor's task ended as {state}")
 
 
-async def _known(client: httpx.AsyncClient, url: str, task: str | None, seconds: float) -> str | None:
+async def _known(agent: _Agent, task: str | None, seconds: float) -> str | None:
     """How a task that the executor was given ends; None where it knows nothing of it."""
     if task is None:
         return None
     try:
-        return await _end(client, url, task, seconds)
+        return await _end(agent, task, seconds)
     except RefusedError:
         return None
 
 
-async def _sent(
-    client: httpx.AsyncClient, url: str, instruction: Instruction, taken: Callable[[str], Awaitable[None]], seconds: float
-) -> str:
+async def _sent(agent: _Agent, instruction: Instruction, taken: Callable[[str], Awaitable[None]], seconds: float) -> str:
     message = {
         "role": "user",
         "kind": "message",
@@ -82,35 +117,22 @@ async def _sent(
         "contextId": instruction.context_id,
         "parts": [{"kind": "text", "text": instruction.text}],
     }
-    answer = await _ask(client, url, "message/send", {"message": message})
+    answer = await agent.ask("message/send", {"message": message})
     if answer.get("kind") == "message":
         return "completed"
     task = answer.get("id")
     if not isinstance(task, str) or not task:
         raise ExecutorError("the executor gave neither a task nor a message")
     await taken(task)
-    return _state(answer) if _state(answer) in _ENDED else await _end(client, url, task, seconds)
+    return _state(answer) if _state(answer) in _ENDED else await _end(agent, task, seconds)
 
 
-async def _end(client: httpx.AsyncClient, url: str, task: str, seconds: float) -> str:
+async def _end(agent: _Agent, task: str, seconds: float) -> str:
     async def look() -> str | None:
-        state = _state(await _ask(client, url, "tasks/get", {"id": task}))
+        state = _state(await agent.ask("tasks/get", {"id": task}))
         return state if state in _ENDED else None
 
     return await poll(look, within_seconds=seconds, what="the executor's task")
-
-
-async def _ask(client: httpx.AsyncClient, url: str, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    response = await client.post(url, json={"jsonrpc": "2.0", "id": uuid.uuid4().hex, "method": method, "params": params})
-    response.raise_for_status()
-    try:
-        value = response.json()
-    except ValueError as error:
-        raise ExecutorError(f"the executor's answer to {method} is not JSON") from error
-    result = value.get("result") if isinstance(value, dict) else None
-    if not isinstance(result, dict):
-        raise RefusedError(f"the executor refused {method}: {str(value)[:200]}")
-    return result
 
 
 def _state(task: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from agent_env_sdk.wire.clock import instant, parse_duration
 
+from agent_env.gateway import jsontext
 from agent_env.gateway.calls import Calls
 from agent_env.gateway.catalogue import Catalogue
 from agent_env.gateway.triggers import timing, values
@@ -165,7 +166,7 @@ class Firing:
         answer = await self._calls.internal(role, entry, json.dumps(arguments), seconds, key=key)
         if answer.fault is not None or answer.result is None:
             raise ActionError(f"{tool}: {answer.fault or answer.error}")
-        result = json.loads(answer.result)
+        result = jsontext.value_of(answer.result)
         return result if isinstance(result, dict) else {}
 
     async def _verified(self, trigger: Armed, place: int, check: Check, cause: Cause, role: str | None) -> bool:
