@@ -69,6 +69,11 @@ def test_every_known_format_is_translated() -> None:
     assert normalised(SDK_FORMAT, [{"type": "message", "text": "hi"}, {"type": "of tomorrow"}]) == [MessageEvent(text="hi")]
 
 
+@pytest.mark.parametrize("format", [*FORMATS, SDK_FORMAT])
+def test_what_is_no_event_is_left_out(format: str) -> None:
+    assert normalised(format, [1, None, "x", [1], {}]) == []  # type: ignore[list-item]
+
+
 def test_a_proxys_spans_are_read() -> None:
     spans = [
         {

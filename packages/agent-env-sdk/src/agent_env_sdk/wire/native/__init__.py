@@ -59,13 +59,13 @@ def normalised(format: str, events: Iterable[Mapping[str, Any]], servers: Collec
 
     Args:
         format: As the trajectory names it.
-        events: Its native events.
+        events: Its native events. What an agent put between them that is none is left out.
         servers: The names of the MCP servers that the agent had.
     """
     if format == SDK_FORMAT:
         return list(_ours(events))
     found = translator(format, servers)
-    return None if found is None else [each for event in events for each in found.feed(event)]
+    return None if found is None else [each for event in events if isinstance(event, Mapping) for each in found.feed(event)]
 
 
 def _ours(events: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
