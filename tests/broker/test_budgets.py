@@ -192,3 +192,8 @@ async def test_several_answers_at_once_share_what_is_left(tmp_path: Path) -> Non
         assert refused.json()["error"]["code"] == Refusal.BUDGET
         assert "too little for 50 answers" in refused.json()["error"]["message"]
         assert (await here.ask(token)).status_code == 200
+
+
+@pytest.mark.parametrize("told", [-7, 10**30, 7.5, True, "7", None])
+def test_what_is_no_count_of_tokens_counts_nothing(told: object) -> None:
+    assert SPELLINGS[Dialect.CHAT].counted({"usage": {"prompt_tokens": told, "completion_tokens": 3}}) == (0, 3, 0)

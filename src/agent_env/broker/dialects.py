@@ -49,6 +49,8 @@ _FIXED: Final = {
 _POST: Final = re.compile(_PREFIX + f"({'|'.join(map(re.escape, _FIXED))})")
 _GEMINI: Final = re.compile(r"/(?:gemini/)?(?:v1beta/|v1/)?(models/([^/:?#]+):(generateContent|streamGenerateContent|countTokens))")
 _LIST: Final = re.compile(_PREFIX + r"(models(?:/[^/:?#]+)?)")
+_NO_COUNT: Final = 10**12
+"""Tokens that no answer has: whatever says so counts nothing."""
 VERSION: Final = re.compile(r"/v\d+(?:beta\d*|alpha\d*)?$")
 """The end of a base address that names the API's version itself."""
 
@@ -203,7 +205,7 @@ def _told(usage: Mapping[str, Json], *names: str) -> int:
     value: Json = usage
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
-    return value if type(value) is int and value > 0 else 0
+    return value if type(value) is int and 0 < value < _NO_COUNT else 0
 
 
 def _plain_ceiling(name: str) -> Callable[[Mapping[str, Json]], int | None]:
