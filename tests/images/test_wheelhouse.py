@@ -130,13 +130,17 @@ def no_module_pip(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: None
 
 
-async def test_a_fetch_that_hangs_is_stopped_with_all_its_children(tmp_path: Path, no_module_pip: object) -> None:
-    environ = fake_pip(tmp_path, f'case "$*" in *--version*) exit 0;; esac\necho $$ > {tmp_path}/pid\nsleep 500 & wait')
+async def test_a_fetch_that_hangs_is_stopped_with_all_its_children_and_leaves_no_folder(tmp_path: Path, no_module_pip: object) -> None:
+    work = f"echo $TMPDIR > {tmp_path}/unpacking; echo $$ > {tmp_path}/pid; sleep 500 & wait"
+    environ = fake_pip(tmp_path, f'case "$*" in *--version*) exit 0;; esac\n{work}')
     house = Wheelhouse(tmp_path / "state", environ=environ, limits=replace(QUICK, wheelhouse_seconds=0.5))
     with pytest.raises(DeadlineError, match="pip download"):
         await house.fetch(["x"], python="3.12")
     group = int((tmp_path / "pid").read_text())
     assert [found for found in psutil.process_iter() if group_of(found) == group] == []
+    unpacking = Path((tmp_path / "unpacking").read_text().strip())
+    assert unpacking.is_relative_to(tmp_path / "state")
+    assert not await asyncio.to_thread(unpacking.exists)
 
 
 def group_of(process: psutil.Process) -> int | None:

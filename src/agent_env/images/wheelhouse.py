@@ -142,7 +142,7 @@ class Wheelhouse:
     async def _built(self, projects: Sequence[Path], scratch: Path) -> list[Path]:
         into = scratch / "built"
         for project in projects:
-            await self._pip("wheel", "--no-deps", "--wheel-dir", str(into), str(project))
+            await self._pip(scratch, "wheel", "--no-deps", "--wheel-dir", str(into), str(project))
         return sorted(into.glob("*.whl")) if projects else []
 
     async def _fetch(self, wanted: Sequence[str], python: str, tags: Sequence[str], into: Path) -> None:
@@ -151,17 +151,17 @@ class Wheelhouse:
         if any(" --hash=" in each for each in wanted):
             lock = into.parent / "lock.txt"  # pip takes digests from files alone
             lock.write_text("".join(f"{each}\n" for each in wanted if _local(each) is None))
-            await self._pip("download", *options, "--no-deps", "--require-hashes", "-r", str(lock))
+            await self._pip(into.parent, "download", *options, "--no-deps", "--require-hashes", "-r", str(lock))
             for path in filter(None, map(_local, wanted)):
                 shutil.copy2(path, into)
         else:
-            await self._pip("download", *options, "--", *wanted)
+            await self._pip(into.parent, "download", *options, "--", *wanted)
         _pin(into)
 
-    async def _pip(self, *arguments: str) -> None:
+    async def _pip(self, scratch: Path, *arguments: str) -> None:
         command = [*await self._found(), *arguments[:1], "--no-input", "--disable-pip-version-check", "--quiet", *arguments[1:]]
         async with deadline(self._limits.wheelhouse_seconds, f"pip {arguments[0]}"):
-            code, said = await self._run(command)
+            code, said = await self._run(command, TMPDIR=str(scratch))  # what a killed pip leaves goes with it
         if code != 0:
             tail = mask_user_info("\n".join(f"  {line}" for line in said.splitlines()[-_TAIL_LINES:]))
             raise TransferError(f"wheels could not be had: pip {arguments[0]} ended with {code}\n{tail}", concerns=arguments[-1])
@@ -175,8 +175,8 @@ class Wheelhouse:
                 return command
         raise UnsupportedError("there is no pip to fetch wheels with", hint="install pip or uv")
 
-    async def _run(self, command: Sequence[str]) -> tuple[int, str]:
-        environ = {**self._environ, "SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    async def _run(self, command: Sequence[str], **variables: str) -> tuple[int, str]:
+        environ = {**self._environ, "SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
         process = await asyncio.create_subprocess_exec(
             *command,
             env=environ,
