@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -292,10 +292,10 @@ exec $REAL --json-status-fd $gate "$@"
 """
 
 
-def slow_bubblewrap() -> None:
+def slow_bubblewrap(folder: Path) -> None:
     """One that has told its child's number for a while before that sets up its network, as on a machine under load."""
     open_tunnels()
-    shim = Path(tempfile.mkdtemp()) / "bwrap"
+    shim = folder / "bwrap"
     shim.write_text(SLOW.replace("$REAL", str(shutil.which("bwrap"))))
     for path, mode in ((shim, 0o755), (shim.parent, 0o755)):
         path.chmod(mode)
@@ -305,8 +305,8 @@ def slow_bubblewrap() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="agentenv-capability-missing: bubblewrap")
 def test_a_network_of_its_own_is_given_to_a_place_however_late_bubblewrap_sets_up_its_loopback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found = act("user with bubblewrap", own_network, server.getsockname()[1], prepare=slow_bubblewrap)
+    with socket.create_server(("127.0.0.1", 0)) as server, tempfile.TemporaryDirectory() as folder:
+        found = act("user with bubblewrap", own_network, server.getsockname()[1], prepare=partial(slow_bubblewrap, Path(folder)))
     assert found["how"]["how"] == "slirp4netns"
     assert "tap0" in found["said"]
 
