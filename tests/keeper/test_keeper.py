@@ -320,9 +320,13 @@ def _get(port: int) -> bytes | None:
         return None
 
 
-async def test_po07_a_place_of_an_allow_list_publishes_its_ports_and_keeps_them_when_it_is_reopened(here: World, served: Web) -> None:
+@pytest.mark.parametrize("mode", ["allowlist", "none"])
+async def test_po07_a_place_that_is_cut_off_publishes_its_ports_and_keeps_them_when_it_is_reopened(
+    here: World, served: Web, mode: str
+) -> None:
     maker = provider(here)
-    made = await maker.create(spec("local-ports", network=listing(f"{GOOD}:{served.port}"), ports=(8000, 8000, 9000)))
+    policy = listing(f"{GOOD}:{served.port}") if mode == "allowlist" else NetworkPolicy(mode=NetworkMode.NONE)
+    made = await maker.create(spec("local-ports", network=policy, ports=(8000, 8000, 9000)))
     port = made.published.host_ports[8000]
     place = await made.machine()
     await place.run(Command(["sh", "-c", "mkdir s; echo published > s/x; cd s; python3 -m http.server 8000 & echo"]))

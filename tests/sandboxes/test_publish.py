@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.places import Command, Completed
 from agent_env.sandboxes.confined import publish
 from agent_env.waiting import poll
@@ -90,13 +89,3 @@ def test_d4_a_port_that_is_taken_is_replaced_by_another(here: World, monkeypatch
 
         ports = asyncio.run(run())
         assert ports == ({8000: free} if here.provider().machine.slirp else {8000: 8000})
-
-
-def test_a_place_without_a_network_publishes_nothing(here: World) -> None:
-    async def run() -> dict[int, int]:
-        sandbox = await here.provider().create(spec("local-closed", ports=(8000,), network=NetworkPolicy(mode=NetworkMode.NONE)))
-        await sandbox.aclose()
-        await here.provider().destroy("local-closed")
-        return dict(sandbox.published.host_ports)
-
-    assert asyncio.run(run()) == {}

@@ -21,7 +21,7 @@ from agent_env.places.ports import candidates, is_free
 from agent_env.sandboxes.confined import limits as control
 from agent_env.sandboxes.confined import link, removal
 from agent_env.sandboxes.confined.ending import found_gone
-from agent_env.sandboxes.confined.network import KEEPER, MACHINE, SLIRP
+from agent_env.sandboxes.confined.network import KEEPER, MACHINE, NONE, SLIRP
 from agent_env.sandboxes.confined.processes import boot_id
 from agent_env.sandboxes.confined.publish import publish
 from agent_env.sandboxes.confined.records import CONTAINER, EVENTS, HELPER_SOCKET, SLIRP_SOCKET, Facts, Records, read_labels, work_dirs
@@ -31,6 +31,9 @@ from agent_env.waiting import deadline, poll, shielded
 
 if TYPE_CHECKING:
     from agent_env.places.helper.connection import Connection
+
+_CUT_OFF = frozenset({KEEPER, NONE})
+"""Networks by which nothing reaches a place: its ports are led to by the keeper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ class Life:
         published: dict[int, int] = {}
         if how == MACHINE:
             published = {port: port for port in wanted}
-        elif how == KEEPER:
+        elif how in _CUT_OFF:
             published = dict(zip(wanted, filter(is_free, candidates()), strict=False))
         elif how == SLIRP:
             await link.wake_network(folder / HELPER_SOCKET, log, spec, self.limits)
@@ -67,6 +70,7 @@ class Life:
         relays: list[keeper.Egress | keeper.ToHost | keeper.FromHost] = []
         if facts.network["how"] == KEEPER:
             relays.append(keeper.egress_of(NetworkPolicy.model_validate(facts.network["policy"]), self.allow_private))
+        if facts.network["how"] in _CUT_OFF:
             relays += [keeper.FromHost(port, int(served)) for served, port in facts.ports.items()]
         relays += [keeper.ToHost(int(listen), port) for listen, port in facts.leads.items()]
         relays += [keeper.FromHost(port, int(served)) for served, port in facts.answers.items()]
@@ -133,7 +137,9 @@ class Life:
             return False
         facts = facts or Facts(sandbox_id, "", boot=boot_id())
         async with deadline(self.limits.teardown_seconds, f"removing sandbox {sandbox_id}"):
-            if facts.network.get("how") == KEEPER or facts.leads or facts.answers or facts.confiner == CONTAINER:
+            how = facts.network.get("how")
+            carried = how == KEEPER or (how == NONE and facts.ports) or facts.leads or facts.answers
+            if carried or facts.confiner == CONTAINER:
                 await keeper.drop(self.state_root, sandbox_id, limits=self.limits)
             if not await asyncio.to_thread(self._removed, facts, folders):
                 await self._remove_groups(facts)
