@@ -49,6 +49,9 @@ class Limits:
     transfer_seconds: float = 600.0
     archive_copy_bytes: int = 32 * MIB
     """A file of a container that is larger than this is copied by its engine's archive instead of its helper's stream."""
+    archive_copy_most_bytes: int = 2 * GIB
+    """And one above this by the stream again: an engine answers no question about a container that it copies out of, and others would wait
+    for longer than `engine_seconds`."""
     rejoin_seconds: float = 10.0
     """How long a connection to a place is tried for again that broke under a command; the helper keeps the output for a minute."""
     rejoin_attempts: int = 5

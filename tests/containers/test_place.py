@@ -237,3 +237,20 @@ async def test_large_files_are_copied_by_the_engine_and_are_what_the_place_says_
         ]
         assert [await by_the_engine(*other) for other in others] == [None] * len(others)
         assert len(await asyncio.to_thread(lambda: list(tmp_path.iterdir()))) == 5
+
+
+async def test_files_that_would_keep_a_container_from_everybody_else_for_long_are_not_copied_by_the_engine(
+    docker: EngineEndpoint, busybox: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unasked(*_: object, **__: object) -> None:
+        raise AssertionError("the engine was asked for its archive")
+
+    monkeypatch.setattr("agent_env.containers.place.copy_out", unasked)
+    data, path = secrets.token_bytes(3_000_001), PurePosixPath("/srv/plain")
+    limits = replace(DEFAULT_LIMITS, archive_copy_bytes=2_000_000, archive_copy_most_bytes=3_000_000)
+    async with bench(docker, busybox, limits) as here:
+        place = await here.deploy()
+        await place.put([Upload(path, data)])
+        copy = (await place.get([path], tmp_path))[path]
+        assert isinstance(copy, Path)
+        assert copy.read_bytes() == data

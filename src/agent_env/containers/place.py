@@ -338,7 +338,7 @@ class ContainerPlace(HelperPlace):
         self, paths: Sequence[PurePosixPath], into: Path, *, limit_bytes: int | None = None
     ) -> Mapping[PurePosixPath, Path | Missing]:
         """Copies the contents of regular files into fresh files of `into`; see `Place.get`."""
-        small = self._limits.archive_copy_bytes
+        small, most = self._limits.archive_copy_bytes, self._limits.archive_copy_most_bytes
         if limit_bytes is not None and limit_bytes <= small:
             return await self._streamed(paths, into, limit_bytes)
         found = dict(await self._streamed(paths, into, small))
@@ -346,7 +346,8 @@ class ContainerPlace(HelperPlace):
         entries = await self.stat(larger) if larger else {}
         for path, entry in entries.items():
             if isinstance(entry, Entry) and (limit_bytes is None or entry.size <= limit_bytes):
-                found[path] = await self._archived(path, entry, into) or (await self._streamed([path], into, limit_bytes))[path]
+                copy = await self._archived(path, entry, into) if entry.size <= most else None
+                found[path] = copy or (await self._streamed([path], into, limit_bytes))[path]
         return found
 
     async def _streamed(self, paths: Sequence[PurePosixPath], into: Path, limit: int | None) -> Mapping[PurePosixPath, Path | Missing]:
