@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,12 @@ def test_exports_become_files_whatever_form_they_have(pair: Deployed, tmp_path: 
             for uri in ("s3://bucket/key", "file:///etc/passwd", "gs://b/k"):
                 with pytest.raises(EnvironmentFailedError, match="where nobody may look"):
                     await save_part(mail, {"kind": "file", "file": {"uri": uri}}, tmp_path, name="five")
+            for host in ("127.0.0.1:1", "localhost:1", "169.254.169.254", "[::1]:1", "[::ffff:127.0.0.1]:1"):
+                with pytest.raises(EnvironmentFailedError, match="must not be fetched: it is an address of this machine"):
+                    await save_part(mail, {"kind": "file", "file": {"uri": f"http://{host}/x?key=1"}}, tmp_path, name="five")
+            mail.limits = replace(mail.limits, download_bytes=9)
+            with pytest.raises(EnvironmentFailedError, match="is larger than 9 bytes"):
+                await save_part(mail, {"kind": "file", "file": {"uri": "environ", "name": "e.json"}}, tmp_path, name="five")
             for path in ("../x", "/x", "a//b", "a\\b"):
                 marked = {"kind": "file", "file": {"uri": path}, "metadata": {"urn:agentenv:data-objects/v1": {"path": path}}}
                 with pytest.raises(EnvironmentFailedError, match="no plain path"):

@@ -129,16 +129,16 @@ def test_b14_whoever_holds_a_sandbox_whose_first_process_is_killed_is_told_which
         for again in (
             place.run(Command(["true"])),
             place.read(PurePosixPath("/etc/hostname")),
-            made.attach("rootfs-1", epoch=1, token="t"),
+            made.attach(SANDBOX, epoch=1, token="t"),
         ):
             with pytest.raises(PlaceLostError) as told:
                 await again
             said.append(told.value.message)
         await sandbox.aclose()
-        assert await made.destroy("rootfs-1")
+        assert await made.destroy(SANDBOX)
         return said
 
-    assert act(way, scenario) == ["sandbox rootfs-1 has ended (it was killed)"] * 4
+    assert act(way, scenario) == [f"sandbox {SANDBOX} has ended (it was killed)"] * 4
 
 
 def test_fi10_a_file_that_is_larger_than_what_a_sandbox_may_keep_is_named_with_the_limit(folder: Path) -> None:
@@ -154,7 +154,7 @@ def test_fi10_a_file_that_is_larger_than_what_a_sandbox_may_keep_is_named_with_t
         assert isinstance(await place.read(PurePosixPath("/large")), Missing)
         await place.put(files[:1])
         await sandbox.aclose()
-        assert await made.destroy("rootfs-1")
+        assert await made.destroy(SANDBOX)
 
     act(WAYS[0], scenario)
 

@@ -14,9 +14,11 @@ from urllib.parse import quote, urlsplit
 import httpx
 from agent_env_sdk.wire.names import DATA_OBJECTS
 
+from agent_env.artifacts.fetching import download
+from agent_env.artifacts.urls import NamedUrl
 from agent_env.environments.faults import EnvironmentFailedError
-from agent_env.environments.http import answered, encoded, new_client
-from agent_env.errors import StorageError
+from agent_env.environments.http import encoded
+from agent_env.errors import StorageError, TransferError, UserError
 from agent_env.places import Upload
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ def _relative(path: str, client: EnvironmentClient) -> str:
 
 
 async def _fetched(client: EnvironmentClient, uri: str, target: Path) -> None:
-    """A path is the server's own; an http address is fetched as it is. Nothing else can be an export."""
+    """A path is the server's own; another http address is fetched as a task's is: never from this machine or its link."""
     seconds = client.limits.environment_load_most_seconds
     what = f"the export of {client.name}"
     try:
@@ -152,29 +154,33 @@ async def _fetched(client: EnvironmentClient, uri: str, target: Path) -> None:
         raise EnvironmentFailedError(f"{what} is at no address: {uri!a}", concerns=client.name, reason="bad_part") from error
     if not scheme:
         async with client.request("GET", uri, what=what, seconds=seconds) as answer:
-            await _streamed(answer, target, what, client.name)
+            await _streamed(answer, target, what, client)
         return
     if scheme not in {"http", "https"}:
         raise EnvironmentFailedError(f"{client.name} exported to {scheme}:, where nobody may look", concerns=client.name, reason="bad_part")
     if uri.startswith(f"{client.base_url}/"):
         path = uri.removeprefix(client.base_url)
         async with client.request("GET", path, what=what, seconds=seconds) as answer:
-            await _streamed(answer, target, what, client.name)
+            await _streamed(answer, target, what, client)
         return
-    async with (
-        new_client(None, client.limits) as http,
-        answered(http, "GET", uri, seconds=seconds, what=what, limits=client.limits) as answer,
-    ):
-        await _streamed(answer, target, what, client.name)
+    try:
+        await download([NamedUrl(uri, target.name)], target.parent, limits=client.limits)
+    except (UserError, TransferError) as error:
+        raise EnvironmentFailedError(f"{what} can't be had: {error}", concerns=client.name, reason="bad_part") from error
 
 
-async def _streamed(answer: httpx.Response, target: Path, what: str, name: str) -> None:
+async def _streamed(answer: httpx.Response, target: Path, what: str, client: EnvironmentClient) -> None:
+    name, left = client.name, client.limits.download_bytes
     if answer.status_code != httpx.codes.OK:
         message = f"{what} can't be had: status {answer.status_code}"
         raise EnvironmentFailedError(message, concerns=name, reason=f"http_{answer.status_code}", status=answer.status_code)
     try:
         with target.open("wb") as file:
             async for piece in answer.aiter_bytes():
+                left -= len(piece)
+                if left < 0:
+                    message = f"{what} is larger than {client.limits.download_bytes} bytes"
+                    raise EnvironmentFailedError(message, concerns=name, reason="too_large", hint="raise the limit download_bytes")
                 await asyncio.to_thread(file.write, piece)
     except OSError as error:
         raise StorageError(f"{what} can't be written: {error.strerror}", concerns=str(target)) from error
@@ -196,7 +202,7 @@ async def legacy_state(client: EnvironmentClient, into: Path, *, name: str) -> S
     """
     target, what = into / f"{name}.json", f"the state of {client.name}"
     async with client.request("GET", "/export-state", what=what, seconds=client.limits.environment_load_seconds) as answer:
-        await _streamed(answer, target, what, client.name)
+        await _streamed(answer, target, what, client)
     with target.open("rb") as file:
         first = file.read(64).lstrip()[:1]
     if first not in {b"{", b"["}:
