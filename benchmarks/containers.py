@@ -243,7 +243,7 @@ async def _small_files(scene: Scene) -> list[Figure]:
 async def _large_file(scene: Scene) -> list[Figure]:
     await scene.place.run(Command(["dd", "if=/dev/zero", "of=/app/large", "bs=1M", f"count={LARGE_BYTES // MIB}"], timeout_seconds=300))
     ours, theirs, growth = [], [], 0.0
-    for _ in range(3):
+    for _ in range(COPIES):
         with peak_growth_mib() as grown:
             ours.append(await _collected(scene, [PurePosixPath("/app/large")]))
         growth = max(growth, grown())
