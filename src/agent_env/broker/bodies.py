@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from agent_env_sdk.wire.rpc import nests_deeper
+from agent_env_sdk.wire.rpc import DEEPEST, nests_deeper
 
 from agent_env.broker.admission import Refused
 from agent_env.broker.answers import RefusedError, Request
@@ -14,8 +14,6 @@ from agent_env.broker.contract import Dialect, Refusal
 from agent_env.broker.dialects import Route
 
 Json = Any
-_LEVELS: Final = 200
-"""That a request may nest: what is written down of it is gone through level by level."""
 _NAME_CHARACTERS: Final = 512
 """Of a model: its name is kept with each call."""
 
@@ -34,8 +32,8 @@ def body_of(request: Request, route: Route) -> dict[str, Json]:
         body = None
     if not isinstance(body, dict):
         raise _refused("the request's body is no JSON object")
-    if nests_deeper(body, _LEVELS):
-        raise _refused(f"the request's body nests deeper than {_LEVELS} levels")
+    if nests_deeper(body):  # what is written down of it is gone through level by level
+        raise _refused(f"the request's body nests deeper than {DEEPEST} levels")
     if route.dialect is Dialect.RESPONSES and body.get("background"):
         raise _refused("an answer that is made in the background can't be counted: ask without `background`")
     return body

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import suppress
 from typing import Any
 
-from agent_env_sdk.wire.rpc import nests_deeper
+from agent_env_sdk.wire.rpc import DEEPEST, nests_deeper
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,9 +18,7 @@ Headers = Iterable[tuple[str, str]]
 
 JSON = ("content-type", "application/json")
 EVENTS = (("content-type", "text/event-stream"), ("cache-control", "no-cache, no-transform"), ("x-accel-buffering", "no"))
-_LEVELS = 200
-"""That a body may nest: what it says is kept, and shown again."""
-_DEEP = f"the body nests deeper than {_LEVELS} levels"
+_DEEP = f"the body nests deeper than {DEEPEST} levels"
 _LOCAL_NAMES = frozenset({"localhost", "host.docker.internal", "host.containers.internal"})
 
 
@@ -118,7 +116,7 @@ class Incoming:
             raise ValueError(f"invalid JSON: {error}") from error
         if not isinstance(value, dict):
             raise ValueError("the body must be a JSON object")
-        if nests_deeper(value, _LEVELS):
+        if nests_deeper(value):
             raise ValueError(_DEEP)
         return value
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from agent_env_sdk.wire.rpc import nests_deeper
+from agent_env_sdk.wire.rpc import DEEPEST, nests_deeper
 
 from agent_env.clock import SystemClock, timestamp
 from agent_env.defaults import GatewayLimits
@@ -24,8 +24,6 @@ _TAIL_BYTES = 1 << 16
 _COPY_BYTES = 1 << 18
 _BATCH = 256
 _HOLE = '"@value@"'
-_LEVELS = 200
-"""That a value may nest: what is deeper stays text, so that whoever reads the trajectory can read every line of it."""
 _BRACKETS = re.compile(r"[\[\]{}]")
 _IN_KEYS = ("passw", "passphrase", "secret", "credential", "authorization", "bearer", "cookie", "token")
 _IN_SPLIT_KEYS = tuple(f"{first}{between}key" for first in ("api", "private", "access") for between in ("", "_", "-"))
@@ -181,7 +179,7 @@ class Trajectory:
                     cut = str(value)[: self._limits.trajectory_event_bytes]
                     return {"cut": mask_tokens(cut), "characters": len(value)}
                 built = value_of(value)
-                return _masked(built) if not nests_deeper(built, _LEVELS) else _flat(value)
+                return _masked(built) if not nests_deeper(built) else _flat(value)  # so that every reader can read every line
             case Mapping():
                 return {key: self._built(member) for key, member in value.items()}
             case _:
@@ -232,13 +230,13 @@ def _numbers(data: bytes, *, whole: bool) -> Iterator[int]:
 
 def _may_nest(text: str) -> bool:
     """Whether a value may be deeper than readers of the trajectory take: by its brackets, those within strings among them."""
-    if text.count("[") + text.count("{") <= _LEVELS:
+    if text.count("[") + text.count("{") <= DEEPEST:
         return False
     depth = deepest = 0
     for bracket in _BRACKETS.findall(text):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
-    return deepest > _LEVELS
+    return deepest > DEEPEST
 
 
 def _with_holes(value: Any, values: list[str]) -> Any:

@@ -19,14 +19,12 @@ from agent_env_sdk.wire.a2a import (
     a2a_error,
 )
 from agent_env_sdk.wire.parts import TextPart
-from agent_env_sdk.wire.rpc import INVALID_PARAMS, Request, RpcError, failure, method_not_found, nests_deeper, read_request, result
+from agent_env_sdk.wire.rpc import DEEPEST, INVALID_PARAMS, Request, RpcError, failure, method_not_found, nests_deeper, read_request, result
 
 from .listing import listed
 from .tasks import Entry, Tasks
 
 Check = Callable[[Message], object]
-_LEVELS: Final = 200
-"""That a message may nest: it is kept with its task, and told with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +115,8 @@ class Rpc:
         return known
 
     def _submit(self, request: Request, spelling: Spelling) -> Entry:
-        if nests_deeper(request.params, _LEVELS):
-            raise RpcError(INVALID_PARAMS, f"Invalid parameters: they nest deeper than {_LEVELS} levels")
+        if nests_deeper(request.params):  # the message is kept with its task, and told with it
+            raise RpcError(INVALID_PARAMS, f"Invalid parameters: they nest deeper than {DEEPEST} levels")
         try:
             message = Message.model_validate(spelling.message(request.params.get("message")))
         except ValidationError as error:

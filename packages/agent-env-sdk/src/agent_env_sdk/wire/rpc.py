@@ -14,6 +14,9 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 SERVER_ERROR: Final = -32000
 
+DEEPEST: Final = 200
+"""Levels that a value may nest which is kept and told again: well below what readers of JSON take."""
+
 FAILED: Final = {"data/reset": "reset_failed", "data/add": "add_failed", "data/get": "get_failed"}
 """The `data.code` of an operation whose handler raised."""
 
@@ -70,7 +73,7 @@ def _sayable(request_id: Any) -> Any:
     return None if isinstance(request_id, float) and not math.isfinite(request_id) else request_id
 
 
-def nests_deeper(value: object, levels: int) -> bool:
+def nests_deeper(value: object, levels: int = DEEPEST) -> bool:
     """Whether objects and arrays of a JSON value stand in each other more than so many levels deep. Of any depth itself."""
     level: list[Any] = [value]
     for _ in range(levels):
