@@ -63,6 +63,8 @@ class Connection(asyncio.Protocol):
         self._next = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._unhurried = bytearray()
+        """What goes out with whatever is sent next, or by itself when nothing is."""
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def open(self, stream: Stream) -> int:
@@ -109,7 +111,24 @@ class Connection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Queues bytes. Streams bound what they queue by their windows."""
         if self._transport is not None and self.error is None:
+            if self._unhurried:
+                data = bytes(self._unhurried) + data
+                self._unhurried.clear()
             self._transport.write(data)
+
+    def send_unhurried(self, data: bytes) -> None:
+        """Queues bytes that nobody waits for: they share the turn, and the system call, of what is sent next.
+
+        A caller that goes on at once, as one that runs command after command does, is let go first.
+        """
+        if not self._unhurried:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._send_rest)
+        self._unhurried += data
+
+    def _send_rest(self) -> None:
+        if self._unhurried:
+            self.send(b"")
 
     async def ready(self) -> None:
         """Waits until the socket takes more; at once when the connection has ended."""
@@ -117,6 +136,7 @@ class Connection(asyncio.Protocol):
 
     def close(self, error: InfrastructureError | None = None) -> None:
         """Ends the connection."""
+        self._send_rest()
         self._end(error or SandboxUnavailableError(f"the connection to {self.concerns} was closed here", concerns=self.concerns))
         if self._transport is not None:
             self._transport.abort()

@@ -54,6 +54,21 @@ class Execution:
         limit = limits.output_limit_bytes if command.output_limit_bytes is None else command.output_limit_bytes
         from_end = command.keep == "tail"
         self.kept = {Frame.STDOUT: Kept(limit, from_end=from_end), Frame.STDERR: Kept(limit, from_end=from_end)}
+        self._timeout = limits.exec_seconds if command.timeout_seconds is None else command.timeout_seconds
+        self._grace = limits.kill_grace_seconds if command.kill_grace_seconds is None else command.kill_grace_seconds
+        self._again = again
+        self._rejoin = secrets.randbits(63) | 1 if again else 0
+        """By which the command is gone on with when the connection broke; 0 for never."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.number = connection.open(self)
+        self._input = Outgoing(connection, self.number, keeps=again is not None)
+        self._begun = self._loop.time()
+        try:
+            self._send_request(self._input_at_once())
+        except LaunchError:
+            self.forget()
+            raise
+        # It is on its way, and no answer can come in before the loop's next turn: the rest is made ready meanwhile.
         self._result = None if command.result_limit_bytes is None else Kept(command.result_limit_bytes + _READY + 1, from_end=False)
         self.done: asyncio.Future[Completed] = self._loop.create_future()
         self.started: asyncio.Future[int] = self._loop.create_future()
@@ -61,13 +76,6 @@ class Execution:
         self.queue: deque[tuple[int, bytes]] = deque()
         self.changed = asyncio.Event()
         self._credit_owed = 0
-        self._timeout = limits.exec_seconds if command.timeout_seconds is None else command.timeout_seconds
-        self._grace = limits.kill_grace_seconds if command.kill_grace_seconds is None else command.kill_grace_seconds
-        self.number = connection.open(self)
-        self._again = again
-        self._rejoin = secrets.randbits(63) | 1 if again else 0
-        """By which the command is gone on with when the connection broke; 0 for never."""
-        self._input = Outgoing(connection, self.number, keeps=again is not None)
         self._received = 0
         """Bytes of output, all in all."""
         self._away = False
@@ -75,18 +83,11 @@ class Execution:
         self._returning: asyncio.Future[None] | None = None
         self._unsent: list[int] = []
         """Signals that were asked for while the connection was broken."""
-        self._begun = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        self._wait_until_overdue()
         self._held_up = False
         """Its ending is due, and may be waiting behind output that the reader did not take yet."""
         self._killed_here = False
         self._discarding = False
-        try:
-            self._send_request(self._input_at_once())
-        except LaunchError:
-            self.forget()
-            raise
+        self._wait_until_overdue()
 
     def _wait_until_overdue(self) -> None:
         """By then the place has told the ending, if it can: a tree of thousands takes seconds to die where others want to run too."""
@@ -162,7 +163,7 @@ class Execution:
         """The place need not keep anything of the command any more."""
         if self._rejoin:
             payload = protocol.fields((Key.REJOIN, protocol.u64(self._rejoin)))
-            self._connection.send(protocol.frame(Frame.HEARD, self.number, payload))
+            self._connection.send_unhurried(protocol.frame(Frame.HEARD, self.number, payload))
 
     # frames
 
