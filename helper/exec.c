@@ -83,9 +83,10 @@ static void worker_run(uint8_t type, struct span payload, const struct pipes *p)
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not be so large is an error of that file */
     dup2(p->in[0], 0);
     dup2(p->out[1], 1);
-    keep_only(p->status[1], -1);
+    keep_only(&p->status[1], 1);
     int code = type == F_FILES ? files_main(payload) : tcp_main(payload);
     struct status s = {.kind = S_EXITED, .a = code << 8};
     close(1);
@@ -143,6 +144,8 @@ static void cmd_settings(struct cmd *cmd, struct span payload, uint16_t program)
 
 static void cmd_add(struct cmd *cmd)
 {
+    for (struct cmd *other = g.cmds; other && !cmd->worker; other = other->next)
+        if (!other->worker && !other->dead && !other->gone) cmd->accompanied = other->accompanied = true;
     cmd->next = g.cmds;
     g.cmds = cmd;
     g.cmd_count++;
@@ -159,6 +162,7 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     if (!cmd) return exec_failed(c, stream, W_RESOURCES, EAGAIN);
     score_restore();
     if (wants_result) hush_begin(cmd);
+    cmd->before = limits_now();
     bool open = open_pipes(&p, wants_in, wants_result);
     if (open && type == F_FILES) widen(&p);
     int pid = open ? spawn(type, payload, &p) : -1;
@@ -236,6 +240,7 @@ static size_t put_exit(const struct cmd *cmd, uint8_t *p)
     bool signalled = WIFSIGNALED(how);
     p[0] = signalled;
     p[1] = cmd->timed_out;
+    p[2] = (uint8_t)cmd->reached;
     put32(p + 4, (uint32_t)(signalled ? WTERMSIG(how) : WEXITSTATUS(how)));
     for (int i = 0; i < 2; i++) {
         put64(p + 8 + 16 * i, cmd->out[i].total);
@@ -303,6 +308,7 @@ void exec_settle(struct cmd *cmd)
 static void ended(struct cmd *cmd)
 {
     cmd->exited = true;
+    cmd->reached = limits_reached(cmd);
     hush_end(cmd);
     if (!cmd->killing) cmd->deadline_ms = NEVER;
     for (int i = 0; i < OUTS; i++) {

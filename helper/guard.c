@@ -361,6 +361,7 @@ static void watch_memory(const struct confinement *conf, int proc, int shm) {
   for_each(proc, add_memory, &sum);
   if (sum.total + in_files <= conf->watch_memory || !sum.victim[0]) return;
   tell(conf, "{\"event\": \"memory\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", sum.total + in_files, conf->watch_memory);
+  tell_first(conf, TELL_MEMORY);
   kill_one(proc, sum.victim);
 }
 
@@ -414,6 +415,7 @@ static void watch_disk(const struct confinement *conf, struct disk *disk, int pr
   } else if (disk->measured > disk->armed) {
     /* Told before it is done: whoever sees a command end can see why. */
     tell(conf, "{\"event\": \"disk\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", disk->measured, limit);
+    tell_first(conf, TELL_DISK);
     kill_all(proc);
     /* Over the limit, what cleans up may run; what grows further is stopped again. */
     disk->armed = disk->measured + limit / 16;

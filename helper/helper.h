@@ -50,6 +50,7 @@ enum what { W_CWD = 1, W_PROGRAM, W_USER, W_INTERPRETER, W_RESOURCES, W_ARGUMENT
 enum exec_flag { X_STDIN = 1, X_STARTED = 2, X_RESULT = 4 };
 enum config_flag { C_NEW_PRIVILEGES = 1, C_HOLD = 2, C_ALL_CAPABILITIES = 4, C_STARTER = 8, C_ENTRY_LATER = 16, C_LIMITED = 32, C_DEMANDED = 64,
     C_RESTART = 128 };
+enum reached { REACHED_NOTHING, REACHED_MEMORY, REACHED_WATCHED_MEMORY, REACHED_DISK };
 enum status_kind { S_STARTED = 1, S_FAILED, S_EXITED, S_SUPERVISED };
 
 struct span { const uint8_t *data; size_t len; };
@@ -68,6 +69,9 @@ struct conn {
     bool greeted, closing, dead, was_full, trusted, parted, relay;
 };
 
+/* How often the place has run into its limits: processes that the kernel ended for memory, what the guardian did for memory and for disk. */
+struct limits { uint64_t killed, watched, disk; };
+
 struct out { struct watch watch; uint64_t total, sent, limit, left; };
 
 /* What a supervisor tells the loop; small enough that a pipe never tears it. */
@@ -79,6 +83,7 @@ struct cmd {
     uint32_t stream;
     bool worker;                    /* file work or a TCP stream: no attempt, not in the ledger */
     bool files, want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry, again;
+    bool accompanied;               /* something else has run meanwhile */
     int stops, supervisor, main_pid;       /* 0: not yet, or no longer */
     struct watch in, status;
     struct buf pending;             /* standard input that the pipe did not take yet */
@@ -88,6 +93,8 @@ struct cmd {
     uint64_t held_ms;               /* until when a caller that went is waited for, or 0 */
     struct log log;                 /* output that the caller has not said to have */
     uint64_t window, credit, in_window, in_total, in_credit, started_us, deadline_ms, grace_ms, kill_ms, kill_began_ms, sweep_ms, hush_ms;
+    struct limits before;
+    enum reached reached;
     struct status ending;
     char attempt[ATTEMPT_MAX + 1], argv0[ARGV0_MAX];
 };
@@ -212,7 +219,7 @@ void ledger_send(struct conn *c, uint32_t stream);
 struct launch { struct span request; int stdio[RESULT_FD + 1]; int status; };
 void supervise(const struct launch *l) __attribute__((noreturn));
 void report(int fd, uint32_t kind, int a, int b);
-void keep_only(int fd, int other);
+void keep_only(const int *kept, int count);
 
 /* ready.c */
 bool ready_begin(int fd);
@@ -220,6 +227,12 @@ bool ready_holds_back(const struct conn *c, uint8_t type);
 void ready_event(void);
 bool ready_networked(void);
 bool ready_refuses(void);
+
+/* limits.c */
+void limits_begin(int given);
+void limits_told(char word);
+struct limits limits_now(void);
+enum reached limits_reached(const struct cmd *cmd);
 
 /* hush.c */
 bool hush_holds_back(uint8_t type, struct span payload);

@@ -3,6 +3,7 @@
  * It runs in a fork of the loop, so it may parse, allocate and block at will. It is not dumpable, as the loop is not, and it takes no
  * signal that can be refused. */
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -41,18 +42,24 @@ static void fail(int fd, enum what what, int error)
     _exit(127);
 }
 
-/* Closes everything from 3 up but `fd`. */
-static bool close_from(int first, int last) { return first > last || !syscall(SYS_close_range, first, last, 0); }
-
-/* Both may be -1, which is nothing to keep. */
-void keep_only(int fd, int other)
+/* The lowest of the descriptors from `first` on, or `none`. */
+static unsigned next_of(const int *kept, int count, unsigned first, unsigned none)
 {
-    int low = fd < other ? fd : other, high = fd < other ? other : fd;
-    if (low < 3) low = high;
-    if (high < 3) low = high = 2;
-    if (close_from(3, low - 1) && close_from(low + 1, high - 1) && !syscall(SYS_close_range, high + 1, ~0u, 0)) return;
-    for (int i = 3; i < 65536; i++)
-        if (i != fd && i != other) close(i);
+    for (int i = 0; i < count; i++)
+        if (kept[i] >= (int)first && (unsigned)kept[i] < none) none = (unsigned)kept[i];
+    return none;
+}
+
+/* Closes everything from 3 up but these; a number below is nothing to keep. */
+void keep_only(const int *kept, int count)
+{
+    unsigned first = 3, none = INT_MAX;
+    for (unsigned next; first < none; first = next + 1) {
+        next = next_of(kept, count, first, none);
+        if (next > first && syscall(SYS_close_range, first, next - 1, 0)) break;
+    }
+    for (; first < 65536; first++)
+        if (next_of(kept, count, first, none) != first) close((int)first);
 }
 
 static size_t count_key(struct span payload, uint16_t wanted)
@@ -271,7 +278,7 @@ void supervise(const struct launch *l)
     if (pid < 0) fail(p.status, W_RESOURCES, errno);
     report(p.status, S_STARTED, pid, 0);
     for (int i = 0; i < 3; i++) close(i);
-    keep_only(p.status, -1);
+    keep_only(&p.status, 1);
     reap(&p, pid);
     _exit(0);
 }

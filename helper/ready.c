@@ -1,4 +1,5 @@
-/* What a fresh place still lacks before its first command, as the guardian tells it over a socket that nobody else has.
+/* What a fresh place still lacks before its first command, as the guardian tells it over a socket that nobody else has; later it tells what it
+ * ends there (limits.c).
  *
  * The control groups are joined while files are moved already. Networking is started when a command first wants to run: for a place that
  * lives shortly it would be most of the cost, and many places run no command at all. Whoever asks for a command meanwhile is held back,
@@ -53,6 +54,7 @@ void ready_event(void)
     ssize_t n;
     while ((n = read(guardian.fd, &word, 1)) == 1) {
         if (word == TELL_LIMITED) unlimited = false;
+        else if (word == TELL_MEMORY || word == TELL_DISK) limits_told(word);
         else if (network < NETWORK_READY) network = word == TELL_NETWORK ? NETWORK_READY : NETWORK_FAILED;
     }
     if (n == 0) watch_close(&guardian);

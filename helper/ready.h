@@ -4,6 +4,8 @@
 
 #define TELL_WAKE 'n'
 #define TELL_LIMITED 'l'
+#define TELL_MEMORY 'm' /* about to end what goes over the limit */
+#define TELL_DISK 'd'
 #define TELL_NETWORK '1' /* said by slirp4netns itself */
 #define TELL_NO_NETWORK 'x'
 

@@ -438,12 +438,13 @@ static bool set_up(void)
 int serve_main(int argc, char **argv)
 {
     const char *name = NULL;
-    int config = -1, guardian = -1;
+    int config = -1, guardian = -1, counter = -1;
     struct span entry;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!strcmp(argv[i], "--fd")) g.listen = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--config-fd")) config = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--guardian-fd")) guardian = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--memory-fd")) counter = atoi(argv[i + 1]);
         if (!strcmp(argv[i], "--await")) name = argv[i + 1];
         if (!strcmp(argv[i], "--ttl-ms")) g.config.ttl_ms = strtoull(argv[i + 1], NULL, 10);
     }
@@ -451,7 +452,8 @@ int serve_main(int argc, char **argv)
     if (!name && (g.listen < 3 || config < 3)) return refuse_to_start("needs --fd N (a listening socket) and --config-fd M, both above 2");
     if (!name && !read_config(config)) return refuse_to_start("the configuration can't be read or has no token");
     harden();
-    keep_only(g.listen, guardian);
+    keep_only((int[]){g.listen, guardian, counter}, 3);
+    limits_begin(counter);
     if (!set_up()) return refuse_to_start("no /proc, or no epoll, or the descriptor is no socket");
     if (!ready_begin(guardian)) return refuse_to_start("--guardian-fd is no socket");
     if (g.config.flags & C_STARTER && !starter_begin()) return refuse_to_start("no room for a second thread");

@@ -92,6 +92,28 @@ async def test_a09_a_stopped_container_is_an_error_that_names_it_and_what_runs(d
             await attach(here.engine, place.id, token=here.token, epoch=2)
 
 
+HOG = "x=0123456789abcdef; while :; do x=$x$x; done"
+
+
+async def test_ex09_only_the_command_that_the_kernel_ended_for_memory_is_limited(docker: EngineEndpoint, busybox: str) -> None:
+    limit = 32 << 20
+    async with bench(docker, busybox) as here:
+        place = await here.deploy(memory_bytes=limit)
+        beside = await place.start(sh("read line; exit 3"))
+        # The second one is a shell's, which says of its child that it was killed, as a test script does.
+        for text in (HOG, f"sh -c '{HOG}'; exit $?"):
+            hog = await place.run(sh(text))
+            assert (hog.ending, hog.exit_code, hog.signal) == (Ending.LIMITED, None, None), hog
+            assert hog.detail == f"the place's memory limit of {limit} bytes was reached; the kernel ended a process"
+        await beside.write(b"go\n")
+        assert (await beside.wait()).exit_code == 3
+        await beside.aclose()
+        assert (await place.run(sh("kill -9 $$"))).ending is Ending.SIGNALLED
+        again = await attach(here.engine, place.id, token=here.token, epoch=2)
+        here.places.append(again)
+        assert f"{limit} bytes" in (await again.run(sh(HOG))).detail
+
+
 async def test_a_removed_container_is_lost_and_a_name_is_no_identity(docker: EngineEndpoint, busybox: str) -> None:
     async with bench(docker, busybox) as here:
         place = await here.deploy()

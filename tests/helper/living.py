@@ -55,6 +55,7 @@ def launch(
     prefix: Sequence[str] = (),
     binary: Path | None = None,
     guardian: socket.socket | None = None,
+    counter: int | None = None,
 ) -> Living:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(folder / "helper.sock"))
@@ -65,6 +66,9 @@ def launch(
     if guardian is not None:
         kept.append(guardian.fileno())
         argv += ["--guardian-fd", str(guardian.fileno())]
+    if counter is not None:
+        kept.append(counter)
+        argv += ["--memory-fd", str(counter)]
     process = subprocess.Popen(argv, pass_fds=kept, stdin=subprocess.DEVNULL)
     os.close(read_end)
     with os.fdopen(write_end, "wb") as config_pipe:

@@ -104,7 +104,8 @@ async def deploy(engine: Engine, spec: ContainerSpec) -> ContainerPlace:
         container_id, ports = await _placed(engine, plan)
         async with _undone_unless_kept(engine, lambda: remove_container(engine, container_id)) as runs:
             env = {**facts.env, **spec.env, "HOSTNAME": container_id[:12]}
-            place = await _configured(engine, spec, Facts(container_id, spec.name, spec.labels, plan.told, env, ports), facts)
+            recorded = Facts(container_id, spec.name, spec.labels, plan.told, env, ports, spec.memory_bytes)
+            place = await _configured(engine, spec, recorded, facts)
             runs.kept = made.kept = True
     return place
 
@@ -387,7 +388,8 @@ def facts_of(found: Mapping[str, Any]) -> Facts:
     name = str(found["Name"]).lstrip("/")
     if told is None or not any(mount.get("Destination") == HELPER_FOLDER for mount in found.get("Mounts") or ()):
         raise UsageError(f"the container {name!r} has no helper: it was not made by agent-env", concerns=name)
-    bindings = (found.get("HostConfig") or {}).get("PortBindings") or {}
+    host = found.get("HostConfig") or {}
+    bindings = host.get("PortBindings") or {}
     ports = {int(port.split("/")[0]): int(bound[0]["HostPort"]) for port, bound in bindings.items() if bound and bound[0].get("HostPort")}
     env = {**variables(config.get("Env") or ()), "HOSTNAME": str(found["Id"])[:12]}
-    return Facts(str(found["Id"]), name, labels, told, env, ports)
+    return Facts(str(found["Id"]), name, labels, told, env, ports, int(host.get("Memory") or 0))

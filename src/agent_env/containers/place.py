@@ -55,6 +55,8 @@ class Facts:
     env: Mapping[str, str] = field(default_factory=dict)
     ports: Mapping[int, int] = field(default_factory=dict)
     """Port inside → port of the host's loopback."""
+    memory_bytes: int = 0
+    """What it may use; 0 is no limit."""
 
 
 class ContainerPlace(HelperPlace):
@@ -226,6 +228,7 @@ class ContainerPlace(HelperPlace):
     async def _open(self) -> Connection:
         concerns = f"container {self.name}"
         connection = await open_exec(self.engine, self.id, [HELPER, "connect", f"@{self.facts.told.socket}"], concerns=concerns)
+        connection.bounds = {"memory": self.facts.memory_bytes}
         try:
             self._life = await started_at(self.engine, self.id)
         except BaseException:  # whatever went wrong, a connection that nobody holds must not stay

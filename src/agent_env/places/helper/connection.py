@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +57,8 @@ class Connection(asyncio.Protocol):
         """Why the connection ended; None while it lives."""
         self.explain: Callable[[], InfrastructureError | None] = lambda: None
         """Says what became of the place when the connection broke, where somebody here can tell; without waiting."""
+        self.bounds: Mapping[str, float] = {}
+        """Bytes that the place may use of its `memory` and `disk`, as far as whoever connected knows; 0 is no limit."""
         self._transport: asyncio.Transport | None = None
         self._frames = Cutter()
         self._streams: dict[int, Stream] = {}

@@ -232,9 +232,9 @@ class Execution:
 
     def _exited(self, payload: bytes) -> None:
         self._heard()
-        signalled, timed_out, code, *numbers = protocol.EXIT.unpack_from(payload)
+        signalled, timed_out, reached, code, *numbers = protocol.EXIT.unpack_from(payload)
         out_total, out_sent, err_total, err_sent, duration, cpu, _rss = numbers
-        ending = Ending.TIMED_OUT if timed_out else Ending.SIGNALLED if signalled else Ending.EXITED
+        ending = Ending.TIMED_OUT if timed_out else Ending.LIMITED if reached else Ending.SIGNALLED if signalled else Ending.EXITED
         self._finish(
             Completed(
                 ending,
@@ -243,11 +243,15 @@ class Execution:
                 stdout_dropped_bytes=out_total - out_sent,
                 stderr_dropped_bytes=err_total - err_sent,
                 duration_seconds=duration / 1e6,
-                detail=self._why_signalled(code, cpu / 1e6) if ending is Ending.SIGNALLED else "",
+                detail=self._why(ending, code, reached, cpu / 1e6),
             )
         )
 
-    def _why_signalled(self, number: int, cpu_seconds: float) -> str:
+    def _why(self, ending: Ending, number: int, reached: int, cpu_seconds: float) -> str:
+        if ending is Ending.LIMITED:
+            return protocol.reached(reached, self._connection.bounds)
+        if ending is not Ending.SIGNALLED:
+            return ""
         limits = self._command.rlimits
         if number == signal.SIGXCPU or (number == signal.SIGKILL and cpu_seconds > limits.get(resource.RLIMIT_CPU, math.inf)):
             return "its limit of processor time was reached"

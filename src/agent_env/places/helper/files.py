@@ -361,7 +361,7 @@ async def put(connection: Connection, uploads: Sequence[Upload], owner: str | No
         async for kind, index, payload in work.answers():
             answered += 1
             if kind == Record.ERROR:
-                failed.append(_not_written(uploads[index], _error_of(payload), owner))
+                failed.append(_not_written(uploads[index], _error_of(payload), owner, connection.bounds.get("disk")))
             elif index in sums and payload != sums[index]:
                 failed.append(f"{uploads[index].path} was written altered (sha256 differs)")
     _raise_first(failed, connection)
@@ -369,11 +369,13 @@ async def put(connection: Connection, uploads: Sequence[Upload], owner: str | No
         raise TransferError(f"only {answered} of {len(uploads)} files were written", concerns=connection.concerns)
 
 
-def _not_written(upload: Upload, error: int, owner: str | None) -> str:
+def _not_written(upload: Upload, error: int, owner: str | None, disk: float | None) -> str:
     if error == errno.ESRCH:
         return f"{upload.path} could not be written: the place knows no user {owner or 'of its own'}"
     if error == errno.EBADMSG:
         return f"{upload.path} could not be written: it arrived altered (sha256 differs)"
+    if error == errno.EFBIG and disk:
+        return f"{upload.path} could not be written: it is larger than the place's disk limit of {disk:.0f} bytes; raise its disk_size_gb"
     if error == errno.ENOTDIR and upload.beneath is not None:
         return f"{upload.path} could not be written: a link or a file stands on its way below {upload.beneath}"
     return f"{upload.path} could not be written: {protocol.reason(error)}"

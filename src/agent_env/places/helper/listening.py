@@ -49,7 +49,7 @@ class TcpPipe:
         elif kind == Frame.CREDIT:
             self._out.granted(payload)
         elif kind == Frame.EXIT:
-            code = protocol.EXIT.unpack_from(payload)[2]
+            code = protocol.EXIT.unpack_from(payload)[3]
             self._end(TransferError(f"{self._what} broke off: {protocol.reason(code)}") if code else None)
         self._changed.set()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from agent_env.defaults import Limits
 from agent_env.errors import TransportLostError
@@ -18,8 +18,6 @@ class HelperProcess:
     """A running command whose output is read while it runs; see `places.place.Process`."""
 
     def __init__(self, execution: Execution, pid: int, feeder: asyncio.Future[None] | None) -> None:
-        self.judge: Callable[[Completed], Completed] = lambda completed: completed
-        """What a place knows of an ending beside the helper: its own limits."""
         self._execution = execution
         self._pid = pid
         self._feeder = feeder
@@ -70,7 +68,7 @@ class HelperProcess:
                 execution.eaten(len(piece))
             if execution.done.done() and (self._reading or not execution.queue):
                 await self._end_feeder()
-                return self.judge(execution.result(execution.done.result()))
+                return execution.result(execution.done.result())
             execution.changed.clear()
             await execution.changed.wait()
 

@@ -180,13 +180,21 @@ NO_PROGRAM = (2, errno.ENOENT)
 NO_NETWORK = 11
 """What a launch failed at when a network was demanded that is not there."""
 
+REACHED = {
+    1: ("memory", "the kernel ended a process"),
+    2: ("memory", "its commands were ended"),
+    3: ("disk", "its commands were ended"),
+}
+"""A limit of the place that a command ran into, by number, and what was done about it."""
+
 HEAD = Struct("<IBI")
 FIELD = Struct("<HI")
 U64 = Struct("<Q")
 INPUT_HAD = Struct("<QQ")
 """The answer to a caller that comes back for a command: bytes of its input that have arrived, and for how many more there is room."""
 RLIMIT = Struct("<IQQ")
-EXIT = Struct("<BBxxiQQQQQQQ")
+EXIT = Struct("<BBBxiQQQQQQQ")
+"""Signalled, timed out, the limit of the place that was reached (see `reached`), code, then what was counted."""
 LAUNCH_FAILED = Struct("<II")
 LEDGER_ENTRY = Struct("<IBBBiBB")
 ENTRY = Struct("<BBHIIQQII4x")
@@ -221,6 +229,20 @@ def raw(text: str | bytes | PurePosixPath) -> bytes:
 def text(data: bytes) -> str:
     """A name of a place as text that `raw` turns back into the same bytes."""
     return data.decode("utf-8", "surrogateescape")
+
+
+def reached(number: int, bounds: Mapping[str, float]) -> str:
+    """What an EXIT frame says of the limits of its place.
+
+    Args:
+        number: As the frame says.
+        bounds: What the place may use, by name, as far as it is known here; 0 is no limit.
+    """
+    name, done = REACHED.get(number, ("own", "its commands were ended"))
+    if bounds.get(name) == 0:
+        return f"the {name} of the place's machine was used up; {done}"
+    size = f" of {bounds[name]:.0f} bytes" if name in bounds else ""
+    return f"the place's {name} limit{size} was reached; {done}"
 
 
 def errno_name(number: int) -> str:

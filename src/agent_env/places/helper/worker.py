@@ -59,7 +59,7 @@ class Worker:
         self._end(kind(f"{self.what} was cut: {error.message}", concerns=error.concerns, hint=error.hint))
 
     def _ending(self, payload: bytes) -> InfrastructureError | None:
-        signalled, timed_out, code, *_ = protocol.EXIT.unpack_from(payload)
+        signalled, timed_out, _, code, *_ = protocol.EXIT.unpack_from(payload)
         if timed_out:
             return DeadlineError(f"{self.what} did not end in time", concerns=self._connection.concerns)
         broken = signalled or code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,6 @@ _MOST_PROCESSES = 1024
 that fork without end, their ending is told within a second of their limit; with 2048, sometimes ten seconds later."""
 SPARE_PROCESSES = 16
 """What the helper itself may need beside the commands."""
-_COUNTER_BYTES = 4096
 _PERIOD_MICROSECONDS = 100_000
 _LEAST_QUOTA_MICROSECONDS = 1000
 
@@ -187,17 +186,16 @@ def remove(folders: Iterable[str]) -> list[str]:
     return left
 
 
-def oom_counter(folders: Iterable[str]) -> int | None:
-    """A descriptor of the file that counts what the kernel ended for memory in these groups; None when nothing counts."""
-    for folder in folders:
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError):
-                return os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-    return None
+@contextlib.contextmanager
+def oom_counter(folders: Iterable[Path]) -> Iterator[int | None]:
+    """A descriptor of the file that counts what the kernel ended for memory in these groups; None when nothing counts.
 
-
-def oom_kills(counter: int) -> int:
-    """How many processes that is so far; 0 once the group is gone."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        return int(os.pread(counter, _COUNTER_BYTES, 0).rpartition(b"oom_kill ")[2].split()[0])
-    return 0
+    It is the place's own helper that looks, around each command (`helper/limits.c`).
+    """
+    counters = (folder / name for folder in folders for name in ("memory.events", "memory.oom_control"))
+    counter = next((os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in counters if file.exists()), None)
+    try:
+        yield counter
+    finally:
+        if counter is not None:
+            os.close(counter)

@@ -63,10 +63,19 @@ def config(
     )
 
 
-def payload(helper: str, listener: int, config_descriptor: int, guardian: int | None = None) -> list[str]:
-    """What runs as the place's first process. `guardian` is its end of the socket to that; see `launch.between`."""
+def payload(helper: str, listener: int, config_descriptor: int, guardian: int | None = None, counter: int | None = None) -> list[str]:
+    """What runs as the place's first process.
+
+    Args:
+        helper: The program, as the place sees it.
+        listener: The descriptor of the socket that it listens on.
+        config_descriptor: Its configuration's.
+        guardian: Its end of the socket to that; see `launch.between`.
+        counter: What counts its processes that the kernel ends for memory; see `limits.oom_counter`.
+    """
     words = [helper, "serve", "--fd", str(listener), "--config-fd", str(config_descriptor)]
-    return words if guardian is None else [*words, "--guardian-fd", str(guardian)]
+    further = {"--guardian-fd": guardian, "--memory-fd": counter}
+    return words + [word for option, number in further.items() if number is not None for word in (option, str(number))]
 
 
 async def connect(socket: Path, *, sandbox_id: str, epoch: int, token: str, limits: Limits) -> Connection:

@@ -115,6 +115,7 @@ def confine(
     folder: Path,
     config: HelperConfig,
     *,
+    groups: Sequence[Path],
     own: Sequence[str],
     view: Sequence[str],
     log: Path,
@@ -127,6 +128,7 @@ def confine(
         sandbox_id: Marks its processes.
         folder: Of its record; the helper listens there.
         config: What the helper is told.
+        groups: The files by which a process or thread joins its control groups.
         own: See `launch.Plan`, as `view`, `log` and `lend`.
         view: As there.
         log: As there.
@@ -137,15 +139,20 @@ def confine(
         UnsupportedError: This machine does not let its users make namespaces.
         InfrastructureError: It did not start; the message says what went wrong.
     """
-    with listening(folder / HELPER_SOCKET) as listener, in_memory(config.encode()) as told, between() as (first, guardian):
+    with (
+        listening(folder / HELPER_SOCKET) as listener,
+        in_memory(config.encode()) as told,
+        between() as (first, guardian),
+        control.oom_counter(group.parent for group in groups) as counter,
+    ):
         plan = Plan(
             helper=binary_path(),
             own=own,
             view=view,
-            payload=link.payload(HELPER_INSIDE, listener.fileno(), told, first),
+            payload=link.payload(HELPER_INSIDE, listener.fileno(), told, first, counter),
             environment={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", MARKER: sandbox_id},
             log=log,
-            keep=(listener.fileno(), told, first),
+            keep=(listener.fileno(), told, first, *(() if counter is None else (counter,))),
             lend=lend,
             guardian=guardian,
         )

@@ -300,7 +300,9 @@ class LocalProvider(Confining):
         own = own_options(facts, spec, self.machine, groups, folder) + (["--bwrap", bwrap] if bwrap else [])
         with view.files() as files:
             view_words, lend, seconds = view.arguments(files), tuple(files.values()), self._limits.deploy_seconds
-            return confine(spec.sandbox_id, folder, told, own=own, view=view_words, log=folder / LOG, lend=lend, seconds=seconds)
+            return confine(
+                spec.sandbox_id, folder, told, groups=groups, own=own, view=view_words, log=folder / LOG, lend=lend, seconds=seconds
+            )
 
     async def _handle(self, facts: Facts, epoch: int, token: str) -> LocalSandbox:
         connection, watch = await self._life.reach(facts, epoch=epoch, token=token)

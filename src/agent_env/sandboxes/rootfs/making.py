@@ -120,7 +120,8 @@ class Making:
         os.close(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         log.chmod(0o666)  # the image's programs open /dev/stdout as whoever they are; its folder is closed to everybody else
         own = [*own_options(self.facts, self.spec, self.machine, groups, folder), *self._own_options()]
-        return confine(self.spec.sandbox_id, folder, self.config(), own=own, view=self._view(), log=log, seconds=self.limits.deploy_seconds)
+        view, seconds = self._view(), self.limits.deploy_seconds
+        return confine(self.spec.sandbox_id, folder, self.config(), groups=groups, own=own, view=view, log=log, seconds=seconds)
 
     def _own_options(self) -> Sequence[str]:
         words = [] if self.facts.base_uid is None else [_MANY]
