@@ -51,9 +51,9 @@ async def image_facts(engine: Engine, image: str) -> ImageFacts:
     """
     async with engine.asking(f"looking at the image {image}", missing=ImageNotFoundError, concerns=image) as docker:
         found: dict[str, Any] = await docker.images.inspect(image)
-    config = found.get("Config") or {}
+        image_id, config = str(found["Id"]), found.get("Config") or {}
     return ImageFacts(
-        id=found["Id"],
+        id=image_id,
         architecture=str(found.get("Architecture") or ""),
         user=str(config.get("User") or ""),
         cwd=str(config.get("WorkingDir") or "/"),
@@ -261,7 +261,7 @@ async def _created(engine: Engine, spec: ContainerSpec, body: Mapping[str, objec
         async with engine.asking(f"making the container {spec.name}", missing=missing, concerns=spec.name) as docker:
             platform = {"platform": spec.platform} if spec.platform else {}
             made = await docker._query_json("containers/create", method="POST", data=body, params={"name": spec.name, **platform})
-        return str(made["Id"])
+            return str(made["Id"])
 
     # A create that was asked for is done, whoever is cancelled meanwhile: only its answer tells what is to be removed.
     making = asyncio.ensure_future(make())

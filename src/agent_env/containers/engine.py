@@ -58,6 +58,10 @@ _TEXTS: tuple[tuple[re.Pattern[str], type[AgentEnvError], str | None], ...] = (
 """What an engine says only in words: pattern → error, hint. Nowhere else are its words read."""
 
 
+_STRANGE_HINT = "see that DOCKER_HOST, or Docker's active context, leads to the engine itself and not to a proxy or another program"
+_BROKEN_HINT = "see with `agent-env doctor` that the engine runs: it may have been restarted"
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What an engine is and can."""
@@ -148,12 +152,13 @@ class Engine:
             EngineRefusedError: It can't be done as it is asked.
             EngineConflictError: It stands against what the engine has.
             PortTakenError: A port of the host is in use.
-            EngineFailedError: The engine tried and failed.
+            EngineFailedError: The engine tried and failed, or its answer is none of the Engine API's: who reads an answer does it inside.
             TransportLostError: The connection broke, and whether it was done is not known.
             DeadlineError: The engine did not answer in time.
         """
         try:
-            async with deadline(self.limits.engine_seconds if seconds is None else seconds, f"{what} by the container engine"):
+            limit = self.limits.engine_seconds if seconds is None else seconds
+            async with deadline(limit, f"{what} by the container engine at {self.endpoint}"):
                 yield self.docker
         except DockerError as error:
             broken = error.__context__ if error.status == _NO_ANSWER else None  # raised without naming its cause
@@ -162,6 +167,10 @@ class Engine:
             raise self._refusal(error, what, missing, concerns) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._broken(error, what, concerns) from error
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            said = f"{type(error).__name__}: {error}"
+            message = f"{what} failed: what answers at {self.endpoint} does not answer as a container engine does ({said})"
+            raise EngineFailedError(message, concerns=concerns, hint=_STRANGE_HINT) from error
 
     async def info(self) -> EngineInfo:
         """What the engine is and can; asked once.
@@ -172,7 +181,7 @@ class Engine:
         if self._info is None:
             async with self.asking("finding out what it is", seconds=self.limits.engine_probe_seconds) as docker:
                 said, version = await asyncio.gather(docker.system.info(), docker.version())
-            self._info = self._read_info(said, version)
+                self._info = self._read_info(said, version)
         return self._info
 
     def url(self, path: str) -> str:
@@ -202,7 +211,7 @@ class Engine:
         return EngineInfo(
             kind="podman" if podman else "docker",
             version=str(version.get("Version", said.get("ServerVersion", ""))),
-            api=str(version.get("ApiVersion", "")),
+            api=str(version["ApiVersion"]),
             os=str(said.get("OSType", version.get("Os", ""))),
             architecture=_ARCHITECTURES.get(machine, machine),
             rootless="rootless" in security,
@@ -224,8 +233,8 @@ class Engine:
     def _broken(self, error: OSError | aiohttp.ClientError, what: str, concerns: str | None) -> AgentEnvError:
         if isinstance(error, aiohttp.ClientConnectorError | FileNotFoundError | PermissionError | ConnectionRefusedError):
             return self._unreachable(error)
-        message = f"the connection to the container engine broke while {what}: {error or type(error).__name__}"
-        return TransportLostError(message, concerns=concerns)
+        message = f"the connection to the container engine at {self.endpoint} broke while {what}: {error or type(error).__name__}"
+        return TransportLostError(message, concerns=concerns, hint=_BROKEN_HINT)
 
     def _unreachable(self, error: OSError) -> AgentEnvError:
         cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error

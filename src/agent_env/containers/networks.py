@@ -225,9 +225,12 @@ async def inspect(engine: Engine, network_id: str) -> tuple[Network, str] | None
 async def _look(engine: Engine, network_id: str) -> _Seen | None:
     try:
         async with engine.asking("looking at a network", concerns=network_id) as docker:
-            said: dict[str, Any] = await docker._query_json(f"networks/{network_id}")
+            return _seen(await docker._query_json(f"networks/{network_id}"))
     except NotFoundError:
         return None
+
+
+def _seen(said: Mapping[str, Any]) -> _Seen:
     address = ((said.get("IPAM") or {}).get("Config") or [{}])[0]
     subnet = str(address.get("Subnet", ""))
     whole = ipaddress.ip_network(subnet) if subnet else None
@@ -259,10 +262,9 @@ async def _create(
         try:
             async with engine.asking(f"making the network {name}", concerns=name) as docker:
                 made = await docker._query_json("networks/create", method="POST", data=body)
+                return Network(str(made["Id"]), name, str(subnet), gateway, labels)
         except EngineConflictError as error:
             refusal = error
-            continue
-        return Network(str(made["Id"]), name, str(subnet), gateway, labels)
     raise EngineFailedError(
         f"the network {name} could not be made: no address range of ours is free ({refusal or 'networks and routes lie in all'})",
         concerns=name,
@@ -274,7 +276,7 @@ async def _subnets(engine: Engine) -> list[ipaddress.IPv4Network]:
     """What every network of the engine has, whoever made it."""
     async with engine.asking("listing networks") as docker:
         found = await docker._query_json("networks")
-    configs = [config for each in found for config in (each.get("IPAM") or {}).get("Config") or ()]
+        configs = [config for each in found for config in (each.get("IPAM") or {}).get("Config") or ()]
     whole = [ipaddress.ip_network(config["Subnet"], strict=False) for config in configs if config.get("Subnet")]
     return [each for each in whole if isinstance(each, ipaddress.IPv4Network)]
 

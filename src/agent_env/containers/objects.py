@@ -50,10 +50,10 @@ async def containers(engine: Engine, labels: Mapping[str, str]) -> list[Listed]:
     """Every container that carries these labels, in whatever state."""
     async with engine.asking("listing containers") as docker:
         found = await docker._query_json("containers/json", params={"all": "1", **label_filter(labels)})
-    return [
-        Listed("container", each["Id"], (each.get("Names") or [""])[0].lstrip("/"), each.get("Labels") or {}, each.get("State", ""))
-        for each in found
-    ]
+        return [
+            Listed("container", each["Id"], (each.get("Names") or [""])[0].lstrip("/"), each.get("Labels") or {}, each.get("State", ""))
+            for each in found
+        ]
 
 
 async def named(engine: Engine, name: str, labels: Mapping[str, str]) -> Listed | None:
@@ -72,14 +72,14 @@ async def networks(engine: Engine, labels: Mapping[str, str]) -> list[Listed]:
     """Every network that carries these labels."""
     async with engine.asking("listing networks") as docker:
         found = await docker._query_json("networks", params=label_filter(labels))
-    return [Listed("network", each["Id"], each["Name"], each.get("Labels") or {}) for each in found]
+        return [Listed("network", each["Id"], each["Name"], each.get("Labels") or {}) for each in found]
 
 
 async def volumes(engine: Engine, labels: Mapping[str, str]) -> list[Listed]:
     """Every volume that carries these labels."""
     async with engine.asking("listing volumes") as docker:
         found = await docker._query_json("volumes", params=label_filter(labels))
-    return [Listed("volume", each["Name"], each["Name"], each.get("Labels") or {}) for each in found.get("Volumes") or []]
+        return [Listed("volume", each["Name"], each["Name"], each.get("Labels") or {}) for each in found.get("Volumes") or []]
 
 
 async def labelled(engine: Engine, labels: Mapping[str, str]) -> list[Listed]:
@@ -92,7 +92,7 @@ async def running_names(engine: Engine, labels: Mapping[str, str]) -> list[str]:
     """The names of what runs and carries these labels, for messages."""
     async with engine.asking("listing containers") as docker:
         found = await docker._query_json("containers/json", params=label_filter(labels))
-    return sorted(name.lstrip("/") for each in found for name in (each.get("Names") or [])[:1])
+        return sorted(name.lstrip("/") for each in found for name in (each.get("Names") or [])[:1])
 
 
 async def inspect(engine: Engine, container_id: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def inspect(engine: Engine, container_id: str) -> dict[str, Any]:
     """
     async with engine.asking(f"looking at the container {container_id[:12]}", concerns=container_id) as docker:
         found: dict[str, Any] = await docker._query_json(f"containers/{container_id}/json")
-    return found
+        return {"Id": found["Id"], **found}  # what has none is no container
 
 
 async def remove_container(engine: Engine, container_id: str) -> bool:

@@ -148,7 +148,7 @@ class Running:
         async def code() -> int | None:
             async with self._engine.asking("asking how a command ended", concerns=self._name) as docker:
                 said = await docker._query_json(f"exec/{self._exec}/json")
-            return None if said.get("Running") or said.get("ExitCode") is None else int(said["ExitCode"])
+                return None if said.get("Running") or said.get("ExitCode") is None else int(said["ExitCode"])
 
         try:
             number = await poll(code, within_seconds=self._engine.limits.connect_seconds, what=f"the ending of a command in {self._name}")

@@ -51,7 +51,7 @@ class EngineApi:
         sent = {**(headers or {}), **({"Content-Type": "application/json"} if data is not None else {})}
         async with self._answer(method, path, params=params, seconds=None, headers=sent, data=data) as response:
             text = await response.read()
-        return _loads(text) if text else None
+            return _loads(text) if text else None
 
     async def events(
         self,

@@ -1,0 +1,74 @@
+"""What answers where an engine should, and is none: each request says so, with where that is and what to look at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_env.containers import Engine, EngineEndpoint, objects
+from agent_env.containers.container import image_facts
+from agent_env.errors import EngineFailedError, TransportLostError
+from agent_env.images.engine_api import EngineApi
+
+STRANGE = {
+    "a page": (b"text/html", b"<html>log in</html>"),
+    "a page that is said to be JSON": (b"application/json", b"<html>log in</html>"),
+    "half of an answer": (b"application/json", b'{"Id": ['),
+    "nothing of what is asked": (b"application/json", b'{"a": 1}'),
+    "no value": (b"application/json", b"null"),
+    "a text": (b"application/json", b'"x"'),
+}
+ASKED: dict[str, Callable[[Engine], Awaitable[Any]]] = {
+    "what it is": lambda engine: engine.info(),
+    "containers": lambda engine: objects.containers(engine, {"a": "b"}),
+    "networks": lambda engine: objects.networks(engine, {"a": "b"}),
+    "a container": lambda engine: objects.inspect(engine, "f" * 64),
+    "an image": lambda engine: image_facts(engine, "x"),
+}
+
+
+@asynccontextmanager
+async def answering(path: Path, kind: bytes, body: bytes, *, status: int = 200, said: int | None = None) -> AsyncIterator[Engine]:
+    """An engine whose version is known, and that answers everything else so."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        length = len(body) if said is None else said
+        writer.write(b"HTTP/1.1 %d Said\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s" % (status, kind, length, body))
+        writer.close()
+
+    async with await asyncio.start_unix_server(serve, path), Engine(EngineEndpoint(f"unix://{path}")) as engine:
+        engine.docker.api_version = "v1.41"
+        yield engine
+
+
+@pytest.mark.parametrize("asked", ASKED)
+async def test_an_answer_that_no_engine_gives_names_who_gave_it_and_what_to_look_at(tmp_path: Path, asked: str) -> None:
+    for what, (kind, body) in STRANGE.items():
+        path = tmp_path / f"{len(what)}.sock"
+        async with answering(path, kind, body) as engine:
+            with pytest.raises(EngineFailedError, match="does not answer as a container engine does") as told:
+                await ASKED[asked](engine)
+        assert str(path) in told.value.message, what
+        assert "DOCKER_HOST" in str(told.value.hint), what
+
+
+async def test_a_refusal_that_no_engine_gives_and_an_image_that_is_none_are_told_the_same_way(tmp_path: Path) -> None:
+    async with answering(tmp_path / "a", b"application/json", b'{"error": "no route"}', status=502) as engine:
+        with pytest.raises(EngineFailedError, match="does not answer as"):
+            await objects.networks(engine, {"a": "b"})
+    async with answering(tmp_path / "b", b"application/json", b"{") as engine:
+        with pytest.raises(EngineFailedError, match="does not answer as"):
+            await EngineApi(engine).ask("GET", "images/json")
+
+
+async def test_an_answer_that_is_cut_off_names_the_engine_and_what_to_look_at(tmp_path: Path) -> None:
+    async with answering(tmp_path / "cut", b"application/json", b'{"Id": ', said=100) as engine:
+        with pytest.raises(TransportLostError, match=f"the container engine at unix://{tmp_path}/cut .*broke while") as told:
+            await objects.inspect(engine, "f" * 64)
+    assert "doctor" in str(told.value.hint)
