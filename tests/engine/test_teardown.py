@@ -12,7 +12,7 @@ from agent_env.artifacts import Artifacts
 from agent_env.documents.network import NetworkPolicy
 from agent_env.engine import Engine, Stores, teardown_run
 from agent_env.engine.installation import HOME_LABEL
-from agent_env.errors import InfrastructureError, PlaceLostError, PlacementError
+from agent_env.errors import DeadlineError, InfrastructureError, PlaceLostError, PlacementError
 from agent_env.places import Published, Shape
 from agent_env.sandboxes.contract import Capabilities, SandboxInfo
 from agent_env.stores.opening import open_memory
@@ -259,7 +259,33 @@ def test_what_can_not_be_removed_is_not_asked_for_for_ever():
         context = {"deployed_sandboxes": [{"sandbox_id": name, "sandbox_type": "toy"} for name in toy.alive]}
         report = await teardown_run(context, providers={"toy": toy}.__getitem__)
         assert (report.removed, sorted(report.failed)) == ((), ["a", "b"])
-        assert toy.calls == ["destroy"] * 2
+        assert toy.calls == ["destroy"] * 4
+
+    run(whole())
+
+
+class Faltering(Toy):
+    """Fails once, by itself or because it took all of its time."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    async def destroy(self, sandbox_id):
+        self.calls.append(sandbox_id)
+        if len(self.calls) == 1:
+            raise self.how("for a moment")
+        return self.alive.pop(sandbox_id, None) is not None
+
+
+@pytest.mark.parametrize(("how", "tried"), [(InfrastructureError, 2), (DeadlineError, 1)])
+def test_a_removal_that_fails_for_a_moment_is_tried_again_and_one_that_took_all_of_its_time_is_not(how, tried):
+    async def whole():
+        toy = Faltering(how)
+        toy.alive = {"only": {}}
+        context = {"deployed_sandboxes": [{"sandbox_id": "only", "sandbox_type": "toy"}]}
+        report = await teardown_run(context, providers={"toy": toy}.__getitem__)
+        assert (len(toy.calls), report.clean) == (tried, tried == 2)
 
     run(whole())
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import SANDBOX_LABEL
-from agent_env.errors import RunOwnedError
+from agent_env.errors import DeadlineError, RunOwnedError
 from agent_env.stores.records import OPEN_STATES, Lease, ResourceRow
-from agent_env.waiting import deadline
+from agent_env.waiting import back_off, deadline
 
 if TYPE_CHECKING:
     from agent_env.engine.options import Providers
@@ -79,7 +79,7 @@ async def remove_all(
     """Removes sandboxes, all at once, each within `limits.teardown_seconds`.
 
     One may keep another: an agent's container is on the network of the environment that it uses. So what could not be removed while
-    others went is tried once more when they are gone.
+    others went is tried once more when they are gone; so is what failed for a moment's fault, unless it took all of its time.
 
     Args:
         removals: What to remove.
@@ -90,6 +90,7 @@ async def remove_all(
     """
     wanted = {removal.sandbox_id: removal for removal in removals}
     outcomes: dict[str, bool | str] = {}
+    slow: set[str] = set()
 
     async def remove(removal: Removal) -> None:
         outcomes.pop(removal.sandbox_id, None)
@@ -100,6 +101,8 @@ async def remove_all(
                 await closed(removal)
         except Exception as error:  # noqa: BLE001 - a provider may be anybody's code, and the other sandboxes must still be removed
             outcomes[removal.sandbox_id] = str(error) or type(error).__name__
+            if isinstance(error, DeadlineError):
+                slow.add(removal.sandbox_id)
 
     async def together(these: Iterable[Removal]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -112,7 +115,11 @@ async def remove_all(
 
     await together(wanted.values())
     kept = [removal for name, removal in wanted.items() if isinstance(outcomes.get(name), str)]
-    if len(kept) < len(outcomes) and not (stop is not None and stop.done()):
+    if len(kept) == len(outcomes):  # so none of them stood in another's way
+        kept = [removal for removal in kept if removal.sandbox_id not in slow]
+        if kept:
+            await back_off(2, limits=limits)
+    if not (stop is not None and stop.done()):
         await together(kept)
     return TeardownReport(
         removed=tuple(name for name in wanted if outcomes.get(name) is True),
