@@ -16,7 +16,7 @@ import pytest
 from agent_env.bundles.verdict import Result, Wanted
 from agent_env.cli.batch import Agenda, Presentation, conclude
 from agent_env.cli.boundary import CutShortError, _report, run
-from agent_env.cli.output import clean
+from agent_env.cli.output import clean, fitting, folded, table, width_of
 from agent_env.cli.progress import Lines, Silent
 from agent_env.cli.state import State
 from agent_env.cli.table import COMMANDS
@@ -125,6 +125,43 @@ def test_usage_error_of_a_command_with_json_is_one_object(cli: Cli) -> None:
 
 def test_control_characters_of_a_task_cannot_steer_the_terminal() -> None:
     assert clean("a\x1b[2Jb\tc\nd\x9b") == "a\\x1b[2Jb\tc\nd\\x9b"
+
+
+class Screen(StringIO):
+    """A terminal, as far as a table asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def letters(text: str) -> list[str]:
+    return sorted("".join(text.split()))
+
+
+@pytest.mark.parametrize("columns", [64, 80, 300])
+def test_a_table_fits_the_terminal_and_loses_nothing(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        ("run-0cokopbuu1r3", "@local/agent-env/hello/hello", "0.50 s", "a reason, long as they are, with 日本語 and a joined o\u0308"),
+        ("run-1", "x" * 90, "12.00 s", None),
+    ]
+    screen, pipe = Screen(), StringIO()
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for stream in (screen, pipe):
+        with redirect_stdout(stream):
+            table(("RUN", "TASK", "TIME", "WHY"), rows, right=(2,))
+    shown = screen.getvalue()
+    assert max(width_of(line) for line in shown.splitlines()) <= columns
+    assert letters(shown) == letters(pipe.getvalue())
+    assert [line.split()[0] for line in shown.splitlines() if line[0] != " "] == ["RUN", "run-0cokopbuu1r3", "run-1"]
+    assert len(pipe.getvalue().splitlines()) == 3, "a row is a line for whoever reads it by program"
+
+
+def test_a_narrow_column_breaks_where_words_and_names_do() -> None:
+    assert folded("@local/agent-env/hello/hello", 18) == ["@local/agent-env/", "hello/hello"]
+    assert folded("the widest give way", 12) == ["the widest", "give way"]
+    assert folded("日本語", 3) == ["日", "本", "語"]
+    assert fitting([30, 30, 3], 40, [12, 12, 12]) == [18, 19, 3]
+    assert fitting([20, 20], 10, [12, 12]) == [12, 12]
 
 
 def test_broken_pipe_is_quiet(cli: Cli) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import IO, Any, TypeVar
 
 import click
@@ -18,6 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OUTPUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write to a full disk, or to `/dev/full`, answers."""
+_GAP = "  "
+_LEAST_WIDTH = 12
+"""A column of a table is not made narrower than this for a narrow terminal."""
+_MARKS = "/:,-_.="
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -96,7 +103,8 @@ def coloured(stream: IO[str]) -> bool:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[int] = ()) -> None:
-    """Aligned columns separated by two spaces: readable, and easy for `awk`. Nothing is cut.
+    """Aligned columns separated by two spaces: readable, and easy for `awk`. Nothing is cut: what is too wide for a terminal goes on in
+    the next line of its column, and elsewhere a row is a line.
 
     Args:
         headings: One for each column.
@@ -104,11 +112,48 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, right: I
         right: Indexes of the columns that are aligned to the right.
     """
     shown = [list(headings), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(row[i]) for row in shown) for i in range(len(headings))]
+    widths = [max(width_of(row[i]) for row in shown) for i in range(len(headings))]
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sum(widths) + len(_GAP) * len(widths)
+    widths = fitting(widths, room - len(_GAP) * (len(widths) - 1), [max(width_of(heading), _LEAST_WIDTH) for heading in headings])
     rights = set(right)
     for row in shown:
-        cells = [cell.rjust(width) if i in rights else cell.ljust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True))]
-        line("  ".join(cells).rstrip())
+        parts = [folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for cells in zip_longest(*parts, fillvalue=""):
+            padded = [_pad(cell, width, right=i in rights) for i, (cell, width) in enumerate(zip(cells, widths, strict=True))]
+            line(_GAP.join(padded).rstrip())
+
+
+def fitting(widths: Sequence[int], room: int, least: Sequence[int]) -> list[int]:
+    """Widths of columns that fit into a room, if that can be: the widest give way first, none below its least."""
+    fitted = [min(width, max(room, narrowest)) for width, narrowest in zip(widths, least, strict=True)]
+    while sum(fitted) > room and (givers := [i for i, width in enumerate(fitted) if width > least[i]]):
+        fitted[max(givers, key=lambda i: fitted[i])] -= 1
+    return fitted
+
+
+def folded(text: str, width: int) -> list[str]:
+    """Text in lines of at most a width: broken after a space, else after a mark that parts names, else anywhere."""
+    lines = list[str]()
+    while width_of(text) > width:
+        most = next(end for end in range(len(text), 0, -1) if end == 1 or width_of(text[:end]) <= width)
+        space = text.rfind(" ", 0, most + 1)
+        mark = max(text.rfind(mark, 0, most) for mark in _MARKS)
+        end = space if space > 0 else mark + 1 if mark > 0 else most
+        lines.append(text[:end])
+        text = text[end:].lstrip(" ")
+    return [*lines, text]
+
+
+def width_of(text: str) -> int:
+    """How many columns of a terminal a text takes: letters of East Asia take two, marks that join the letter before them none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _pad(cell: str, width: int, *, right: bool) -> str:
+    blank = " " * (width - width_of(cell))
+    return blank + cell if right else cell + blank
 
 
 def close_quietly() -> None:
