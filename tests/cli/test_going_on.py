@@ -54,4 +54,4 @@ def test_an_age_that_is_no_time_is_refused(cli: Cli, text: str) -> None:
 def test_folders_of_ended_runs_are_one_line(cli: Cli) -> None:
     for name in ("run-a", "run-b", "run-c"):
         (cli.home / "state" / "agent-env" / "runs" / name).mkdir(parents=True)
-    assert "folders of 3 ended runs: removed\n" in cli("gc").out
+    assert "scratch folders of 3 ended runs: removed\n" in cli("gc").out

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
+import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from agent_env.cli.comparing import Tally, compared, tally
+from agent_env.cli.stored import recorded_as_up
+from agent_env.config import load_config
+from agent_env.stores.opening import open_memory
+from agent_env.stores.records import RunRow, RunStatus
 from tests.cli.conftest import Cli
 from tests.cli.tasks import BOX, PASSING, REVIEWED, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
 from tests.cli.test_run import PATIENCE, sandboxes, wait_for_line
@@ -158,6 +166,59 @@ def test_diff_names_what_two_runs_have_not_in_common(cli: Cli) -> None:
     assert found["outcome"] == {"left": "passed", "right": "scored below 1"}
     assert "scores.check" in cli("runs", "diff", one, other).out
     assert cli("runs", "diff", one, one).out == "no differences\n"
+
+
+def test_diff_tells_which_model_was_asked_for_and_show_too(cli: Cli) -> None:
+    one, other = one_run(cli, PASSING, "--model", "small"), one_run(cli, PASSING, "--model", "large")
+    assert cli("runs", "diff", one, other, "--json").json["differences"]["asked.model"] == {"left": "small", "right": "large"}
+    assert "work_key" not in cli("runs", "diff", one, other).out
+    assert re.search(r"^model +large$", cli("runs", "show", other).out, re.MULTILINE)
+
+
+def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", good=PASSING, other=SCORED_ZERO)
+    before = cli("run", folder, "--attempts", "2", "--json").json["group_id"]
+    (folder / "tasks/other.json").write_text(json.dumps(PASSING))
+    after = cli("run", folder, "--json").json["group_id"]
+    found = cli("runs", "diff", before, after, "--json").json
+    assert (found["left"], found["right"]) == (before, after)
+    good, other, every = found["tasks"].values()
+    assert good["left"] == {"runs": 2, "counted": 2, "passed": 2, "mean": 1.0, "deviation": 0.0}
+    assert (other["left"]["passed"], other["left"]["mean"], other["right"]["mean"], other["change"]) == (0, 0.0, 1.0, 1.0)
+    assert (every["left"]["mean"], every["right"]["mean"], every["change"]) == (0.5, 1.0, 0.5)
+    assert "+0.500" in cli("runs", "diff", before, after).out
+    run = cli("runs", "list", "--group", after, "--json").json["runs"][0]["run_id"]
+    refused = cli("runs", "diff", before, run)
+    assert refused.code == 2
+    assert f"{run!r} is no group" in refused.err
+    assert f"group       {after}\n" in cli("runs", "show", run).out
+
+
+def test_a_group_without_a_score_has_no_mean_and_faults_of_the_world_are_not_counted() -> None:
+    def ended(kind: str | None, score: float | None) -> RunRow:
+        status: RunStatus = "running" if kind is None else "completed" if kind == "completed" else "failed"
+        nothing: dict[str, Any] = dict.fromkeys(RunRow.__slots__)
+        facts = {"task_id": "t", "kind": kind, "status": status, "word": "passed" if score == 1 else None, "scores": {"v": score}}
+        return RunRow(**{**nothing, **facts})
+
+    runs = [ended("completed", 1.0), ended("completed", 0.5), ended("infrastructure", 0.0), ended(None, None)]
+    assert tally(runs) == Tally(runs=4, counted=2, passed=1, mean=0.75, deviation=0.25)
+    assert tally(runs[2:]) == Tally(runs=2, counted=0, passed=0, mean=None, deviation=None)
+    assert list(compared(runs, [])) == ["t"]
+    assert compared(runs, [])["t"]["change"] is None
+
+
+def test_what_is_up_is_found_however_many_runs_came_after(cli: Cli) -> None:
+    kept = one_run(cli, PASSING, "--keep")
+    with sqlite3.connect(next(cli.home.rglob("agent-env.db"))) as database:
+        own = {"run_id": "'run-' || value", "instance_id": "'instance-' || value", "created_at": "'9999-01-01T00:00:00.000000Z'"}
+        names = [name for _, name, *_ in database.execute("PRAGMA table_info(runs)")]
+        columns = ", ".join(own.get(name, name) for name in names)
+        numbers = "WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 300)"
+        database.execute(f"{numbers} INSERT INTO runs ({', '.join(names)}) SELECT {columns} FROM n, runs")
+    assert len(cli("runs", "list", "--limit", "400", "--json").json["runs"]) == 301
+    with open_memory(load_config(cli.cwd, cli.env)) as memory:
+        assert [run_id for run_id, _ in recorded_as_up(memory, "deployed_sandboxes")] == [kept]
 
 
 def test_rm_removes_a_run_but_not_one_with_places(cli: Cli) -> None:

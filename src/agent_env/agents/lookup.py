@@ -24,7 +24,7 @@ class StoredAgents(StoredLookup):
         if stored is None:
             meant = near(id, self._artifacts.documents.ids(COLLECTION))
             said = f" version {version}" if version else ""
-            hint = f"did you mean {meant!r}?" if meant else "see `agent-env agent list`"
+            hint = f"did you mean {meant!r}?" if meant else "agent-env agent list"
             raise NotFoundError(f"there is no agent {id!r}{said}", concerns=id, hint=hint)
         self.used[COLLECTION, stored.id, stored.version, stored.digest] = None
         document = read_agent({**stored.body, "id": stored.id, "type": stored.type, "version": stored.version}, source=stored.id)

@@ -57,7 +57,7 @@ class StoredArtifacts:
         if newest is not None:
             raise NotFoundError(f"artifact {id!r} has no version {version}", concerns=id, hint=f"its newest version is {newest.version}")
         meant = near(id, self.documents.ids(COLLECTION))
-        hint = f"did you mean {meant!r}?" if meant else "see `agent-env artifact list`"
+        hint = f"did you mean {meant!r}?" if meant else "agent-env artifact list"
         raise NotFoundError(f"artifact {id!r} does not exist", concerns=id, hint=hint)
 
     def environment(self, id: str, version: int | None = None) -> dict[str, Any] | None:

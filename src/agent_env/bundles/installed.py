@@ -92,7 +92,8 @@ def find_bundle(text: str, *, folder_first: bool = True) -> Found:
     if matches:
         names = " or ".join(repr(bundle.qualified) for bundle in matches)
         raise NotFoundError(f"{text!r} names {len(matches)} installed bundles", concerns=text, hint=f"say {names}")
-    raise NotFoundError(f"there is no folder and no installed bundle {text!r}", concerns=text, hint=_near_names(text))
+    hint = f"a file is no bundle: agent-env run {text} --dry-run checks a task's file" if Path(text).is_file() else _near_names(text)
+    raise NotFoundError(f"there is no folder and no installed bundle {text!r}", concerns=text, hint=hint)
 
 
 def own_bundle(name: str) -> Installed | None:

@@ -213,6 +213,7 @@ def _secrets(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
 RUNS = _offer(_runs)
 PLACES = _offer(_places)
 GROUPS = _offer(_groups)
+RUNS_AND_GROUPS = _offer(_runs_and(_groups))
 MODELS = _offer(_models)
 SIDES = _offer(_sides, folders=True)
 STEPS = _offer(_steps)

@@ -49,6 +49,8 @@ def show(verdict: Verdict, *, quiet: bool = False, said: Sequence[str] = ()) -> 
         _show_not_started(verdict.not_started)
         for text in said:
             line(text)
+        if len(results) > 1 and verdict.group_id:
+            note(f"all of them: agent-env runs list --group {verdict.group_id}")
     else:
         _show_errors(results, note)
     line(summary(verdict))

@@ -10,6 +10,9 @@ from agent_env.bundles.verdict import ERROR_KEYS
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
 
+_ASKED = {"a2a_agent_id": "agent"}
+"""Overrides whose option has another name."""
+
 
 def interrupted(journal: Journal, run: RunRow) -> bool:
     """It is recorded as unfinished, and the process that ran it is gone: `resume` can go on with it."""
@@ -140,6 +143,13 @@ def review_json(review: ReviewRow) -> dict[str, Any]:
     }
 
 
+def asked_for(stored: StoredRun) -> dict[str, Any]:
+    """Which models, agents and providers the command asked for, over what the task says: what `--model`, `--agent` and their like gave."""
+    context = stored.context or {}
+    given = {"model": context.get("agent_model"), **((context.get("metadata") or {}).get("user_overrides") or {})}
+    return {_ASKED.get(name, name): value for name, value in given.items() if isinstance(value, str) and "key" not in name}
+
+
 def differences(left: StoredRun, right: StoredRun) -> dict[str, dict[str, Any]]:
     """What two runs don't have in common: dotted name → `{"left", "right"}`."""
     one, other = _flat(left), _flat(right)
@@ -159,7 +169,9 @@ def _flat(stored: StoredRun) -> dict[str, Any]:
         "error": (run.error or {}).get("code"),
         "duration_seconds": _seconds(run),
     }
-    flat |= _prefixed("scores", run.scores) | _prefixed("seed", run.seed) | _prefixed("options", run.options)
+    flat |= _prefixed("asked", asked_for(stored))
+    flat |= _prefixed("scores", run.scores) | _prefixed("seed", run.seed)
+    flat |= _prefixed("options", {name: value for name, value in run.options.items() if name != "work_key"})  # a digest of what is compared
     for attempt in stored.attempts:
         if not attempt.superseded:
             flat[f"steps.{attempt.step_id}.state"] = attempt.state

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from agent_env.stores import Document
     from agent_env.stores.opening import Memory
 
-_NEWEST_RUNS = 200
-"""Of so many it is looked up what is up."""
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -60,16 +57,17 @@ def one_id(offer: Any, help: str, *, name: str = "id", metavar: str = "ID") -> C
 
 
 def recorded_as_up(memory: Memory, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Run and record of what the newest runs list under a key of their context, where its sandbox is recorded as being there."""
+    """Run and record of what runs list under a key of their context and whose sandbox is recorded as being there, newest first."""
     from agent_env.cli.session import context_of
     from agent_env.stores.records import OPEN_STATES
 
-    for row in memory.journal.list_runs(limit=_NEWEST_RUNS):
-        stored = memory.journal.load(row.run_id)
-        there = {resource.id for resource in stored.resources if resource.state in OPEN_STATES}
-        for record in context_of(stored).get(key) or () if there else ():
-            if record.get("sandbox_id") in there:
-                yield row.run_id, record
+    there: dict[str, set[str]] = {}
+    for resource in memory.journal.resources(state=OPEN_STATES):
+        there.setdefault(resource.run_id, set()).add(resource.id)
+    for run_id in reversed(there):
+        for record in context_of(memory.journal.load(run_id)).get(key) or ():
+            if record.get("sandbox_id") in there[run_id]:
+                yield run_id, record
 
 
 def show_deployed(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, what: str, as_json: bool) -> None:

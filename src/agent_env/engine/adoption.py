@@ -12,7 +12,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.installation import EPOCH_LABEL, EXPIRES_LABEL, HOME_LABEL, SANDBOX_LABEL, Installation
 from agent_env.engine.names import PRESET, may_use
 from agent_env.engine.options import Providers, Stores
-from agent_env.engine.sandbox_records import EPOCH_BASE, RESOURCE_KIND
+from agent_env.engine.sandbox_records import EPOCH_BASE, KEEPING, RESOURCE_KIND
 from agent_env.engine.teardown import Removal, removals_of, rows_beside, sandbox_ids
 from agent_env.errors import PlaceLostError, PlacementError, RunOwnedError
 from agent_env.stores import handover
@@ -82,7 +82,7 @@ async def _adopt_known(row: ResourceRow, lease: Lease, stores: Stores) -> None:
         raise PlaceLostError(
             f"sandbox {row.name!r} ({row.id}) of run {row.run_id} was removed",
             concerns=row.id,
-            hint="runs remove their sandboxes when they end; keep them with --keep",
+            hint=KEEPING,
         )
     if stores.journal.is_owned(row.run_id):
         raise RunOwnedError(f"sandbox {row.name!r} ({row.id}) is in use by run {row.run_id}, which goes on", concerns=row.run_id)

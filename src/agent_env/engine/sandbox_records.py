@@ -15,6 +15,8 @@ from agent_env.steps.contract import SandboxRequest
 from agent_env.stores.records import Lease, Resource, ResourceRow
 
 RESOURCE_KIND = "sandbox"
+KEEPING = "runs remove their sandboxes when they end; keep them with --keep"
+"""What helps whoever comes too late for a sandbox."""
 _NOTED = ("mode", "levels", "network", "passed_over")
 CONTAINER_ID = "container_id"
 """Fact of a sandbox that is a container beside its machine's shell: the engine's id."""

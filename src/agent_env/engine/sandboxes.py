@@ -22,6 +22,7 @@ from agent_env.engine.retelling import values_of
 from agent_env.engine.sandbox_records import (
     CONTAINER_ID,
     EPOCH_BASE,
+    KEEPING,
     LEADS,
     RESOURCE_KIND,
     SECRETS,
@@ -217,7 +218,7 @@ class Sandboxes:
                 return held
             row = self._rows.get(sandbox_id)
             if row is not None and row.state not in OPEN_STATES:
-                raise PlaceLostError(f"sandbox {row.name!r} ({sandbox_id}) was removed", concerns=sandbox_id)
+                raise PlaceLostError(f"sandbox {row.name!r} ({sandbox_id}) was removed", concerns=sandbox_id, hint=KEEPING)
             name = row.provider if row is not None else provider_name or links(self._default_provider)[0]
             provider = self._providers(name)
             async with deadline(self._limits.connect_seconds, f"attaching to sandbox {sandbox_id}"):

@@ -44,7 +44,7 @@ class StoredLookup:
         if stored is None:
             meant = near(ref.id, self._artifacts.documents.ids(COLLECTION))
             version = f" version {ref.version}" if ref.version else ""
-            hint = f"did you mean {meant!r}?" if meant else "see `agent-env env list`"
+            hint = f"did you mean {meant!r}?" if meant else "agent-env env list"
             raise NotFoundError(f"there is no environment {ref.id!r}{version}", concerns=ref.id, hint=hint)
         self.used[COLLECTION, stored.id, stored.version, stored.digest] = None
         return read_environment({**stored.body, "id": stored.id, "type": stored.type, "version": stored.version}, source=stored.id)

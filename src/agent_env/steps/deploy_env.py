@@ -120,7 +120,7 @@ class DeployEnv(Step, type="deploy_env"):
         document = plan.environment(self.env_id, self.env_version)
         if document is None:
             version = f" version {self.env_version}" if self.env_version else ""
-            yield Problem(f"env {self.env_id!r}{version} can't be loaded: there is none", path=".env_id", hint="see `agent-env env list`")
+            yield Problem(f"env {self.env_id!r}{version} can't be loaded: there is none", path=".env_id", hint="agent-env env list")
         elif document.get("version") is None:
             yield from self._refused(str(document.get("env_provider_type") or "gateway"), told=True)
         elif document.get("type") in _PARTS:

@@ -351,6 +351,6 @@ def _artifact_problems(plan: Plan, entry: ArtifactEntry, path: str) -> Iterator[
     document = plan.artifact(entry.id, entry.version)
     if document is None:
         version = f" version {entry.version}" if entry.version else ""
-        yield Problem(f"artifact {entry.id!r}{version} does not exist", path=path, hint="see `agent-env artifact list`")
+        yield Problem(f"artifact {entry.id!r}{version} does not exist", path=path, hint="agent-env artifact list")
     elif document.get("type") not in _LOADABLE:
         yield Problem(f"artifact {entry.id!r} is of type {document.get('type')!r}, which can't be loaded here", path=path)

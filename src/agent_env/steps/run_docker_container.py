@@ -170,7 +170,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         context = self.docker_context_artifact_id
         if context and plan.artifacts is not None and plan.artifact(context, self.docker_context_artifact_version) is None:
             message = f"artifact {context!r} does not exist"
-            yield Problem(message, path=".docker_context_artifact_id", hint="see `agent-env artifact list`")
+            yield Problem(message, path=".docker_context_artifact_id", hint="agent-env artifact list")
         for deployer in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
             if getattr(deployer, "sandbox_mode", "vm") != "vm":
                 message = f"sandbox {self.sandbox_name!r} is a container, and containers run beside machines"

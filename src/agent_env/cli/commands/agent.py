@@ -106,7 +106,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     with opened_stores() as memory:
         document = stores_of(memory).documents.get(COLLECTION, id, version)
     if document is None:
-        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="see `agent-env agent list`")
+        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="agent-env agent list")
     write_json({**document.body, "id": document.id, "type": document.type, "version": document.version})
 
 
@@ -213,5 +213,5 @@ def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
 def _known(memory: Any, id: str) -> object:
     found = memory.documents.get(COLLECTION, id)
     if found is None:
-        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="see `agent-env agent list`")
+        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="agent-env agent list")
     return found

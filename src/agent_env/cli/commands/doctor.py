@@ -108,7 +108,9 @@ def _keeper(config: Config) -> Check:
     owner = recorded_owner(config.state_root)
     places = ", ".join(Records(config.state_root).places())
     carried = f"for {places}" if places else "for nothing, and will soon go"
-    return Check("keeper", True, False, f"process {owner.pid} carries {carried}" if owner else "none runs; one starts with a need of it")
+    return Check(
+        "keeper", True, False, f"process {owner.pid} carries {carried}" if owner else "not running; it is started when a place needs it"
+    )
 
 
 def _config() -> Config:

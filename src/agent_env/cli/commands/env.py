@@ -58,7 +58,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     with opened_stores() as memory:
         document = stores_of(memory).artifacts.environment(id, version)
     if document is None:
-        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="see `agent-env env list`")
+        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="agent-env env list")
     write_json(document)
 
 
@@ -72,7 +72,7 @@ def list_(deployed: bool, contains: str | None, limit: int, offset: int, as_json
         return
     with opened_stores() as memory:
         rows = list(deployed_of(memory))
-    show_deployed(rows, ("RUN", "ENVIRONMENT", "PROVIDER", "MCP URL", "ENDS (UTC)"), what="environment", as_json=as_json)
+    show_deployed(rows, ("RUN", "ENVIRONMENT", "PROVIDER", "MCP URL", "ENDS"), what="environment", as_json=as_json)
 
 
 def _facts(document: Any) -> dict[str, Any]:

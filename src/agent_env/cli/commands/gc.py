@@ -52,7 +52,7 @@ def _show(report: GcReport) -> None:
     for name in report.sandboxes.left:
         line(f"sandbox {name}: left")
     if report.folders:
-        line(f"folders of {len(report.folders)} ended run{'s' if len(report.folders) != 1 else ''}: {done}")
+        line(f"scratch folders of {len(report.folders)} ended run{'s' if len(report.folders) != 1 else ''}: {done}")
     if report.objects:
         line(f"{report.objects} stored objects, {report.objects_bytes} bytes: {done}")
     _show_images(report, done)

@@ -40,7 +40,14 @@ def list_(as_json: bool) -> None:
     table(
         ("NAME", "SHAPE", "MODES", "NETWORK", "PORTS", "NOTE"),
         [
-            (row["name"], row.get("shape"), _words(row.get("modes")), _words(row.get("network")), row.get("publish"), row.get("error"))
+            (
+                row["name"],
+                row.get("shape"),
+                _words(row.get("modes")),
+                _words(row.get("network")),
+                _yes(row.get("publish")),
+                row.get("error"),
+            )
             for row in rows
         ],
     )
@@ -136,6 +143,10 @@ async def _row(name: str, config: Config) -> dict[str, Any]:
         "notes": list(told.notes),
         "error": None,
     }
+
+
+def _yes(value: bool | None) -> str | None:
+    return None if value is None else "yes" if value else "no"
 
 
 def _words(words: Sequence[str] | None) -> str:

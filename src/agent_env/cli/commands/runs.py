@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from agent_env.cli.commands.resume import resume
-from agent_env.cli.completing import GROUPS, RUNS, STEPS, TASK_IDS
+from agent_env.cli.completing import GROUPS, RUNS, RUNS_AND_GROUPS, STEPS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group, same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
@@ -18,7 +19,9 @@ from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
-    from agent_env.stores import StoredRun
+    from agent_env.stores import RunRow, StoredRun
+
+_DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 @click.group(cls=Group)
@@ -201,22 +204,53 @@ def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
 
 
 @runs.command()
-@click.argument("left", shell_complete=RUNS)
-@click.argument("right", shell_complete=RUNS)
+@click.argument("left", metavar="RUN|GROUP", shell_complete=RUNS_AND_GROUPS)
+@click.argument("right", metavar="RUN|GROUP", shell_complete=RUNS_AND_GROUPS)
 @json_option
 def diff(left: str, right: str, as_json: bool) -> None:
-    """Compare two runs: results, steps, options, seeds, and the versions of what they used."""
-    from agent_env.cli.rows import differences
+    """Compare two runs: results, steps, options, models, seeds, and the versions of what they used; or the runs of two commands.
+
+    GROUP is the `group_id` that `run --json` and `runs show` tell. Of groups, each task's passed runs and mean score are compared, as the
+    commands themselves counted them; behind a mean stands its standard error.
+    """
+    from agent_env.cli.comparing import runs_of_group
 
     with opened_stores() as stores:
-        one, other = (stores.journal.load(find_run(stores, name).run_id) for name in (left, right))
+        groups = [runs_of_group(stores.journal, name) for name in (left, right)]
+        if not any(groups):
+            one, other = (stores.journal.load(find_run(stores, name).run_id) for name in (left, right))
+    if all(groups):
+        _diff_groups(left, right, groups, as_json=as_json)
+    elif any(groups):
+        alone = right if groups[0] else left
+        raise UsageError(
+            f"{alone!r} is no group of runs, and a run can't be compared with a group", hint="agent-env runs show RUN tells its group"
+        )
+    else:
+        _diff_runs(one, other, as_json=as_json)
+
+
+def _diff_groups(left: str, right: str, groups: Sequence[Sequence[RunRow]], *, as_json: bool) -> None:
+    from agent_env.cli.comparing import compared, show_compared
+
+    found = compared(*groups)
+    if as_json:
+        write_json({"left": left, "right": right, "tasks": found})
+    else:
+        show_compared(found, left, right)
+
+
+def _diff_runs(one: StoredRun, other: StoredRun, *, as_json: bool) -> None:
+    from agent_env.cli.rows import differences
+
     found = differences(one, other)
     if as_json:
         write_json({"left": one.run.run_id, "right": other.run.run_id, "differences": found})
     elif not found:
         line("no differences")
     else:
-        table(("WHAT", one.run.run_id, other.run.run_id), [(name, pair["left"], pair["right"]) for name, pair in found.items()])
+        rows = [(name, _brief(pair["left"]), _brief(pair["right"])) for name, pair in found.items()]
+        table(("WHAT", one.run.run_id, other.run.run_id), rows)
 
 
 @runs.command()
@@ -280,7 +314,7 @@ def _moment(text: str) -> str:
 
 
 def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
-    from agent_env.cli.rows import criteria_not_passed, state, step_types
+    from agent_env.cli.rows import asked_for, criteria_not_passed, state, step_types
 
     run = stored.run
     version = f" v{run.task_version}" if run.task_version is not None else ""
@@ -289,22 +323,24 @@ def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
         "task": f"{run.task_id}{version}",
         "result": state(run, stopped=stopped),
         "score": score_text(run.scores) or None,
-        "attempt": f"{run.attempt_index + 1} of {run.attempt_count} in {run.group_id}" if run.attempt_count > 1 else None,
-        "created": run.created_at,
+        "attempt": f"{run.attempt_index + 1} of {run.attempt_count}" if run.attempt_count > 1 else None,
+        "group": run.group_id,
+        **{name.replace("_", " "): str(value) for name, value in asked_for(stored).items()},
+        "created": f"{_moment(run.created_at)} UTC",
         "time": seconds_text(run.duration_seconds),
         "owner": str(run.owner) if run.owner and run.status == "running" else None,
         "seed": ", ".join(f"{key}={value}" for key, value in run.seed.items()) or None,
     }
     for name, value in facts.items():
         if value:
-            line(f"{name:8} {value}")
+            line(f"{name:11} {value}")
     if run.error:
-        line(f"{'error':8} {run.error.get('step_id') or ''} {run.error.get('code')}: {run.error.get('message')}")
+        line(f"{'error':11} {run.error.get('step_id') or ''} {run.error.get('code')}: {run.error.get('message')}")
     for name, facts in (run.notes.get("sandboxes") or {}).items():
         levels = ", ".join(f"{limit} {level}" for limit, level in (facts.get("levels") or {}).items())
-        line(f"{'place':8} {name}: {facts.get('sandbox_id')} ({facts.get('provider')}); limits: {levels}; network: {facts.get('network')}")
+        line(f"{'place':11} {name}: {facts.get('sandbox_id')} ({facts.get('provider')}); limits: {levels}; network: {facts.get('network')}")
     if run.notes.get("kept"):
-        line(f"{'kept':8} its places were left up: agent-env runs teardown {run.run_id}")
+        line(f"{'kept':11} its places were left up: agent-env runs teardown {run.run_id}")
     if stored.attempts:
         line()
         types = step_types(stored)
@@ -336,7 +372,7 @@ def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
         table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])
     if stored.used:
         line()
-        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, u.digest) for u in stored.used], right=(1,))
+        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, _brief(u.digest)) for u in stored.used], right=(1,))
     if prompts:
         note(f"what agents did: agent-env runs trajectory {run.run_id}")
 
@@ -368,8 +404,15 @@ def _print_event(event: dict[str, Any], *, as_json: bool) -> None:
         line(json.dumps(event, ensure_ascii=True, separators=(",", ":")))
         return
     payload = event["payload"] or {}
-    said = " ".join(f"{key}={_short(value)}" for key, value in payload.items() if value not in (None, "", [], {}))
+    said = " ".join(f"{key}={_short(_brief(value))}" for key, value in payload.items() if value not in (None, "", [], {}))
     line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
+
+
+def _brief(value: Any) -> Any:
+    """A value for people: seconds have more digits than clocks are good for, and digests more than anybody compares."""
+    if isinstance(value, float):
+        return round(value, 6)
+    return _DIGEST.sub(r"\1…", value) if isinstance(value, str) else value
 
 
 def _short(value: Any, longest: int = 200) -> str:

@@ -174,13 +174,15 @@ def shared_options(function: F) -> F:
             click.option("--version", type=click.IntRange(min=1), help="The newest one when absent."),
             click.option(
                 "--output-dir",
+                "--output",
+                "output_dir",
                 type=FilePath(file_okay=False, path_type=Path),
                 help="Folder for the runs' contexts; none are written without.",
             ),
             click.option("--agent-model", "--model", shell_complete=MODELS, help="The model that solves."),
             click.option("--user-model", shell_complete=MODELS, help="The model of the user simulator."),
             click.option("--judge-model", shell_complete=MODELS, help="The model that grades rubrics."),
-            click.option("--agent-artifact-id", help="Recorded with the run."),
+            click.option("--agent-artifact-id", help="An agent's artifact that the run is recorded to be of; it deploys nothing."),
             click.option("--litellm-api-key", help="Key for models; better in the configuration, where arguments don't show it."),
             click.option("--judge-litellm-api-key", help="The same for judges."),
             click.option(
@@ -190,8 +192,8 @@ def shared_options(function: F) -> F:
             click.option("--sandbox", shell_complete=PROVIDERS, help="Provider of sandboxes, over what the task says."),
             click.option("--agent-sandbox", shell_complete=PROVIDERS, help="Provider of agents' sandboxes."),
             click.option("--env-sandbox", shell_complete=PROVIDERS, help="Provider of environments' sandboxes."),
-            click.option("--env-state-type", help="Of environments."),
-            click.option("--env-state-instance-id", help="Of environments."),
+            click.option("--env-state-type", help="local_postgres: environments get a database, also where no server asks for one."),
+            click.option("--env-state-instance-id", help="A database that is there already, where an environment's provider takes one."),
             click.option("--fail-under", type=FiniteRange(0, 1), help="Exit code 1 when the mean score is below this."),
             click.option("--keep", is_flag=True, help="Leave the sandboxes up."),
             click.option("--strict", is_flag=True, help="Warnings are problems."),
@@ -205,13 +207,13 @@ def shared_options(function: F) -> F:
 
 @task.command()
 @shared_options
-@click.option("--k", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="How many times.")
+@click.option("--k", "--attempts", "k", type=click.IntRange(1, MOST_RUNS), default=1, show_default=True, help="How many times.")
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), help="How many at once; by cores and memory when absent.")
 @click.option("--start-step", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first step to run.")
 @click.option("--context-json", type=FilePath(path_type=Path), help="Start with this context; its sandboxes are used again.")
 @click.option("--a2a-agent-id", "--agent", shell_complete=AGENTS, help="The agent, over what the task says.")
-@click.option("--gateway-env-id", help="Of environments.")
-@click.option("--service-db-env-id", help="Of environments.")
+@click.option("--gateway-env-id", help="The stored gateway that environments are put behind.")
+@click.option("--service-db-env-id", help="The stored database service of environments.")
 def run(id: str, version: int | None, **given: Any) -> int:
     """Run a stored task.
 
