@@ -121,7 +121,10 @@ _BUILD_HINTS = (
         r"unknown instruction: \S+",
         "one command has one line, or lines that end with \\; here-documents (<<EOF) need BuildKit: COPY a script",
     ),
-    (r"excluded by \.dockerignore|not found in build context", "look for it in the folder, and in .dockerignore"),
+    (
+        r"excluded by \.dockerignore|not found in build context",
+        "look for it in the folder, and in .dockerignore; a folder without files is no part of a build context",
+    ),
 )
 
 
