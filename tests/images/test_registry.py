@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +135,8 @@ def scripted(status: int, headers: dict[str, str], body: bytes = b"") -> Iterato
             self.end_headers()
             self.wfile.write(body)
 
+        do_POST = do_GET  # noqa: N815
+
     server = HTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     try:
@@ -148,6 +152,26 @@ async def test_a_password_is_not_sent_to_an_address_that_anybody_can_listen_to(r
         keyring = KnownKeyring({address: Credentials("me", Secret("canary"))})
         async with Registry(address, keyring=keyring, limits=QUICK) as client:
             with pytest.raises(ImageUnavailableError, match="which is not safe"):
+                await client.manifest(ImageReference.parse(f"{address}/x:1"))
+
+
+@pytest.mark.parametrize("said", [b"[]", b"null", b'"x"', b"<html>", b"[" * 100_000, b'{"token": ""}', b"\xff"])
+async def test_an_answer_that_holds_no_token_is_told_as_that(said: bytes) -> None:
+    with scripted(200, {}, said) as tokens, scripted(401, {"WWW-Authenticate": f'Bearer realm="http://{tokens}/",service="s"'}) as address:
+        async with Registry(address, limits=QUICK) as client:
+            with pytest.raises(ImageUnavailableError, match="no token"):
+                await client.manifest(ImageReference.parse(f"{address}/x:1"))
+
+
+async def test_what_stands_for_a_password_is_sent_on_to_nobody_else() -> None:
+    with (
+        scripted(200, {}, b'{"token": "taken"}') as other,
+        scripted(307, {"Location": f"http://{other}/"}) as tokens,
+        scripted(401, {"WWW-Authenticate": f'Bearer realm="http://{tokens}/",service="s"'}) as address,
+    ):
+        keyring = KnownKeyring({address: Credentials("me", Secret(""), Secret("canary"))})
+        async with Registry(address, keyring=keyring, limits=QUICK) as client:
+            with pytest.raises(ImageUnavailableError, match="no token, HTTP 307"):
                 await client.manifest(ImageReference.parse(f"{address}/x:1"))
 
 
@@ -185,7 +209,7 @@ def test_a_manifest_of_another_kind_says_what_is_wrong() -> None:
     foreign = f'{{"digest": "{digest}", "size": 1, "mediaType": "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip"}}'
     cases = {
         b"no json": "no JSON",
-        b"[]": "no object",
+        b"[]": "describes no image",
         b'{"schemaVersion": 1, "fsLayers": []}': "version 1",
         b'{"layers": []}': "no manifest of an image",
         b'{"config": {"digest": "x", "size": 1}}': "without a digest",
@@ -218,3 +242,40 @@ def test_the_digest_of_a_stack_is_the_one_that_the_specification_says() -> None:
     one, two = "sha256:" + "1" * 64, "sha256:" + "2" * 64
     assert chain_of([one]) == one
     assert chain_of([one, two]) == digest_of(f"{one} {two}".encode())
+
+
+ODD: tuple[Any, ...] = (None, 1, "x", [], [1], [None], {}, {"a": 1}, "\ud800", 1e999)
+WHOLE: dict[str, Any] = {
+    "architecture": "amd64",
+    "os": "linux",
+    "config": {"Env": ["A=1"], "Cmd": ["x"], "Labels": {"a": "b"}, "Volumes": {"/d": {}}, "ExposedPorts": {"80/tcp": {}}},
+    "rootfs": {"diff_ids": [digest_of(b"")]},
+}
+PART = {"digest": digest_of(b""), "size": 1, "platform": {"os": "linux", "architecture": "amd64"}, "annotations": {"a": "b"}}
+
+
+@pytest.mark.parametrize("what", [WHOLE, {"config": PART, "layers": [PART]}, {"manifests": [PART]}], ids=["config", "manifest", "index"])
+def test_whatever_somebody_wrote_for_a_description_is_read_or_refused(what: dict[str, Any]) -> None:
+    read = ImageConfig.parse if what is WHOLE else lambda data, where: parse_manifest(data, "", where)
+    refused = []
+    for spoilt in _spoilt(what):
+        try:
+            read(json.dumps(spoilt).encode(), "here")
+        except UnsupportedError as error:
+            refused.append(error.message)
+    assert len(refused) > len(ODD)
+    assert [message for message in refused if not message.startswith("here ")] == []
+    with pytest.raises(UnsupportedError, match="no JSON"):
+        read(b"[" * 100_000, "here")
+
+
+def _spoilt(value: Any) -> Iterator[Any]:
+    """A document with something odd in one place, for each place."""
+    yield from ODD
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield {other: found for other, found in value.items() if other != key}
+            yield from ({**value, key: odd} for odd in _spoilt(inner))
+    elif isinstance(value, list):
+        for odd in _spoilt(value[0]):
+            yield [odd]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +108,11 @@ class ImageConfig:
         Raises:
             UnsupportedError: It is none.
         """
-        facts = _object(data, where)
+        with described(where):
+            return cls._of(_object(data), where)
+
+    @classmethod
+    def _of(cls, facts: Mapping[str, Any], where: str) -> ImageConfig:
         run = facts.get("config") or {}
         diff_ids = tuple(str(id) for id in (facts.get("rootfs") or {}).get("diff_ids") or ())
         if not all(map(is_digest, diff_ids)):
@@ -133,7 +138,11 @@ def parse_manifest(data: bytes, media_type: str, where: str) -> Manifest | Index
     Raises:
         UnsupportedError: It is neither, or of a kind that is no image.
     """
-    facts = _object(data, where)
+    with described(where):
+        return _manifest(_object(data), media_type, where)
+
+
+def _manifest(facts: Mapping[str, Any], media_type: str, where: str) -> Manifest | Index:
     kind = str(facts.get("mediaType") or media_type.partition(";")[0].strip())
     if kind in {OCI_INDEX, DOCKER_INDEX} or "manifests" in facts:
         return Index(tuple(Descriptor.of(value, where) for value in facts.get("manifests") or ()))
@@ -155,13 +164,26 @@ def chain_of(diff_ids: Sequence[str]) -> str:
     return chain or digest_of(b"")
 
 
-def _object(data: bytes, where: str) -> dict[str, Any]:
+@contextmanager
+def described(where: str) -> Iterator[None]:
+    """Reads what describes an image, which anybody may have written.
+
+    Raises:
+        UnsupportedError: It is no JSON, or not of the shape that is read.
+    """
     try:
-        value = json.loads(data)
-    except ValueError as error:
+        yield
+    except (ValueError, RecursionError) as error:
         raise UnsupportedError(f"{where} is described by something that is no JSON", concerns=where) from error
+    except (AttributeError, LookupError, TypeError) as error:
+        message = f"{where} is described by something that describes no image ({type(error).__name__}: {error})"
+        raise UnsupportedError(message, concerns=where) from error
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = json.loads(data)
     if not isinstance(value, dict):
-        raise UnsupportedError(f"{where} is described by something that is no object", concerns=where)
+        raise TypeError("it is no object")
     return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -241,7 +240,7 @@ class Registry:
         try:
             if credentials is not None and credentials.identity_token is not None:
                 grant = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token.reveal(), "client_id": "agent-env"}
-                answer = await client.post(realm, data={**grant, **query})
+                answer = await client.post(realm, data={**grant, **query}, follow_redirects=False)  # it would go along
             else:
                 headers = {"Authorization": credentials.basic()} if credentials is not None else {}
                 answer = await client.get(realm, params=query, headers=headers)
@@ -250,10 +249,10 @@ class Registry:
         if answer.status_code in _AGAIN:
             raise _AgainError(f"{where.netloc} gives no token (HTTP {answer.status_code})", concerns=str(reference))
         try:
-            facts = answer.json() if answer.is_success else {}
-        except json.JSONDecodeError:
-            facts = {}
-        token = facts.get("token") or facts.get("access_token")
+            facts = answer.json() if answer.is_success else None
+        except (ValueError, RecursionError):
+            facts = None
+        token = facts.get("token") or facts.get("access_token") if isinstance(facts, dict) else None
         if not token:
             raise ImageUnavailableError(
                 f"{self._name} refuses {reference} (no token, HTTP {answer.status_code})", concerns=str(reference), hint=LOGIN_HINT

@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import ImageNotFoundError, StorageError, TransferError, UnsupportedError
-from agent_env.images.oci.manifests import Descriptor, ImageConfig, Index, Manifest, parse_manifest
+from agent_env.images.oci.manifests import Descriptor, ImageConfig, Index, Manifest, described, parse_manifest
 from agent_env.images.oci.registry import Registry
 from agent_env.images.platforms import Platform
 from agent_env.images.reference import DEFAULT_TAG, ImageReference, digest_of, is_digest, reference_problem
@@ -216,9 +216,12 @@ class ArchiveSource:
         del platform
         where = f"docker-archive:{self._path}"
         self._read_members(where)
-        entry = self._entry(json.loads(self._document("manifest.json", where)), where)
-        data = self._document(str(entry["Config"]), where)
-        config, places = ImageConfig.parse(data, where), [str(place) for place in entry.get("Layers") or ()]
+        listed = self._document("manifest.json", where)
+        with described(where):
+            entry = self._entry(json.loads(listed), where)
+            document, places = str(entry["Config"]), [str(place) for place in entry.get("Layers") or ()]
+        data = self._document(document, where)
+        config = ImageConfig.parse(data, where)
         if len(places) != len(config.layers):
             raise UnsupportedError(f"{where} has {len(places)} layers where its image has {len(config.layers)}", concerns=where)
         for place in places:
