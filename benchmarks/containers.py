@@ -37,8 +37,8 @@ ROUNDS, HELPER_EACH, OTHERS_EACH = 20, 40, 2
 AT_ONCE = 1000
 SMALL_FILES = 1000
 LARGE_BYTES = 1 << 30
-STARTS = 9
-COPIES = 5
+STARTS = 21
+COPIES = 7
 TRUE = ("/bin/true",)
 WAYS = {"helper": "a command in a container", "api": "  by the engine's API", "cli": "  by docker exec", "sdk": "  by the docker SDK"}
 

@@ -17,13 +17,14 @@ from typing import Any
 import httpx
 import pytest
 from agent_env_sdk.wire.card import mcp_path
+from agent_env_sdk.wire.encoding import json_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.environments.client import EnvironmentClient, load_seconds
 from agent_env.environments.faults import EnvironmentFailedError, EnvironmentUnreachableError, NotAdvertisedError, SessionLostError
-from agent_env.environments.http import encoded, new_client
+from agent_env.environments.http import new_client
 from agent_env.environments.mcp_client import events
 from agent_env.environments.transfers import save_part
 from agent_env.errors import DeadlineError
@@ -146,7 +147,7 @@ def test_half_a_character_comes_back_as_it_was(tmp_path: Path) -> None:
         half = {"note": "cut \ud83d", "whole": "é"}
         saved = await save_part(client("http://127.0.0.1:9"), {"kind": "data", "data": half}, tmp_path, name="export")
         assert json.loads(saved.path.read_bytes()) == half
-        assert encoded(half) == '{"note":"cut \\ud83d","whole":"é"}'.encode()
+        assert json_bytes(half) == '{"note":"cut \\ud83d","whole":"é"}'.encode()
 
     run(body())
 

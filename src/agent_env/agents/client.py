@@ -31,6 +31,7 @@ from agent_env_sdk.wire.a2a import (
     rpc_address,
 )
 from agent_env_sdk.wire.agent_extensions import endpoint_of, method_of, operation
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.errors import read_error
 from agent_env_sdk.wire.rpc import RpcError, read_answer, request
 from pydantic import ValidationError
@@ -38,7 +39,6 @@ from pydantic import ValidationError
 from agent_env.agents.events import objects, whole
 from agent_env.agents.faults import AgentFailedError, AgentNotAdvertisedError, AgentUnreachableError
 from agent_env.defaults import DEFAULT_LIMITS, KIB, Limits
-from agent_env.environments.http import encoded
 from agent_env.errors import DeadlineError
 from agent_env.waiting import deadline
 
@@ -290,7 +290,7 @@ class AgentClient:
         """An answer whose body is still to be read, inside of the deadline."""
         sent = {**self._headers, **(headers or {})}
         if body is not None:
-            content, sent["content-type"] = encoded(body), "application/json"
+            content, sent["content-type"] = json_bytes(body), "application/json"
         asked = self._asked(verb, path, sent, content)
         try:
             async with deadline(seconds, f"{what} of agent {self.name!r}"):

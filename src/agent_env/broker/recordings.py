@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from agent_env_sdk.wire.encoding import json_bytes
+
 from agent_env.broker.contract import Dialect
 from agent_env.broker.dialects import SPELLINGS, Route
 from agent_env.errors import StorageError
@@ -142,7 +144,7 @@ class Recordings:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             # Half a character, as programs leave it that cut texts by their code units, stays the escape that it came as.
-            fresh.write_text(json.dumps(data, indent=1, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
+            fresh.write_bytes(json_bytes(data, indent=1))
             fresh.replace(target)
         except OSError as error:
             fresh.unlink(missing_ok=True)

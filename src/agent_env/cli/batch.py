@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from agent_env_sdk.wire.encoding import json_bytes
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.boundary import CutShortError, InterruptionError
@@ -151,7 +152,7 @@ def conclude(
 
 def _shown(value: Any) -> bytes:
     """JSON for a file that people read. Half a character, which an answer may hold, stays the escape that it came as."""
-    return json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8", "backslashreplace") + b"\n"
+    return json_bytes(value, indent=2) + b"\n"
 
 
 def _write(verdict: Verdict, how: Presentation) -> bool:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+from agent_env_sdk.wire.encoding import json_bytes
 
 from agent_env.defaults import Limits
 from agent_env.environments.faults import EnvironmentFailedError, EnvironmentUnreachableError
@@ -52,7 +53,7 @@ async def answered(
     """
     given: dict[str, Any] = {"headers": dict(headers or {}), "params": dict(params) if params else None}
     if body is not None:
-        given["content"] = encoded(body)
+        given["content"] = json_bytes(body)
         given["headers"]["content-type"] = "application/json"
     elif content is not None:
         given["content"] = content
@@ -99,11 +100,6 @@ def _why(error: httpx.HTTPError) -> str:
             said = os.strerror(inner.errno) if inner.errno > 0 else inner.strerror or said
         inner = inner.__cause__ or inner.__context__
     return said
-
-
-def encoded(value: Json) -> bytes:
-    """JSON in UTF-8. Half a character, as programs that cut texts by their code units leave it, stays the escape that it came as."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 async def read_json(answer: httpx.Response, what: str, *, limit_bytes: int) -> Json:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 import httpx
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.names import DATA_OBJECTS
 
 from agent_env.artifacts.fetching import download
 from agent_env.artifacts.urls import NamedUrl
 from agent_env.environments.faults import EnvironmentFailedError
-from agent_env.environments.http import encoded
 from agent_env.errors import StorageError, TransferError, UserError
 from agent_env.places import Upload
 
@@ -101,7 +101,7 @@ async def save_part(client: EnvironmentClient, part: Mapping[str, Json], into: P
     """
     match part.get("kind"):
         case "data":
-            return await _written(into / f"{name}.json", encoded(part.get("data")), _JSON)
+            return await _written(into / f"{name}.json", json_bytes(part.get("data")), _JSON)
         case "text":
             return await _written(into / f"{name}.txt", str(part.get("text") or "").encode("utf-8", "replace"), "text/plain")
         case "file" if isinstance(part.get("file"), dict):

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mutabl
 from contextlib import suppress
 from typing import Any
 
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.rpc import DEEPEST, nests_deeper
 
 Scope = MutableMapping[str, Any]
@@ -88,7 +89,7 @@ class Incoming:
 
     async def json(self, status: int, value: Any, headers: Headers = ()) -> None:
         """An answer of JSON."""
-        await self.answer(status, json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace"), (JSON, *headers))
+        await self.answer(status, json_bytes(value), (JSON, *headers))
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """The head of an answer whose body follows in pieces."""

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.parts import Part, TextPart
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
@@ -17,7 +18,6 @@ from agent_env.agents.endings import AGENT, INFRASTRUCTURE, failure_of, message_
 from agent_env.broker.contract import Refusal
 from agent_env.documents.records import PromptResponse
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetMetadata, Update
-from agent_env.environments.http import encoded
 from agent_env.errors import AgentEnvError, BudgetExceededError, ModelUnavailableError, Problem
 from agent_env.steps import agent_changes
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
@@ -340,7 +340,7 @@ class PromptAgent(Step, type="prompt_agent"):
                 {"a2a_task_id": each.turn.message_id, "task_id": each.turn.task_id, "state": each.turn.end.value} for each in turns
             ],
         }
-        stored = run.objects.put(encoded(document), media_type="application/json")
+        stored = run.objects.put(json_bytes(document), media_type="application/json")
         return {"conversation_id": conversation_id, "turns": len(turns), "object_url": stored.url}
 
 

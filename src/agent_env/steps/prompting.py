@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env_sdk.wire.a2a import Usage
+from agent_env_sdk.wire.encoding import json_bytes
 
 from agent_env.agents.contract import Accepted, End, Ended, LiveAgent, Outgoing, Progress, Turn
 from agent_env.agents.normalise import HEARD_FORMAT, atif, events_of, said, tokens, tool_calls
 from agent_env.agents.trajectories import Keeping
-from agent_env.environments.http import encoded
 from agent_env.errors import AgentEnvError
 from agent_env.waiting import deadline
 
@@ -205,7 +205,7 @@ class Prompting:
             agent_name=str(card.get("name") or self._name),
             agent_version=str(card.get("version") or ""),
         )
-        return self._run.objects.put(encoded(document), media_type="application/json").url
+        return self._run.objects.put(json_bytes(document), media_type="application/json").url
 
 
 class _Heard:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
+from agent_env_sdk.wire.encoding import json_bytes
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agent_env.environments.http import encoded
 from agent_env.errors import AgentEnvError, DeadlineError, InfrastructureError
 from agent_env.ids import derive_id, fs_safe
 from agent_env.steps import agent_states
@@ -153,7 +153,7 @@ class Series:
         if trajectory is None:
             problems.append("the agent tells no trajectory of the conversation")
         else:
-            stored = await asyncio.to_thread(self._run.objects.put, encoded(list(trajectory.events)), media_type="application/json")
+            stored = await asyncio.to_thread(self._run.objects.put, json_bytes(list(trajectory.events)), media_type="application/json")
             row |= {"trajectory_object_url": stored.url, "trajectory_s3_uri": stored.url}
         if self._config.env_id is None:
             return

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final
 
 from agent_env_sdk.wire.a2a import STATE_VARIABLE
 from agent_env_sdk.wire.agent_bodies import MAX_PAGE_BYTES
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.trajectory import ErrorEvent, Event, dump_event
 
 from .fleeting import fleeting_folder
@@ -55,7 +56,7 @@ class Recorder:
         if self._file is None:
             return
         value = dict(event) if isinstance(event, Mapping) else dump_event(event)
-        line = json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        line = json_bytes(value, allow_nan=False) + b"\n"
         end = self.index[-1]
         if end + len(line) > self._limit:
             self._write(

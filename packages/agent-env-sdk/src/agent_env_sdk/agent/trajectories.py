@@ -24,6 +24,7 @@ from agent_env_sdk.wire.agent_bodies import (
     TrajectoryPage,
     TrajectoryState,
 )
+from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.errors import AgentEnvError
 from agent_env_sdk.wire.grants import WriteObject
 from agent_env_sdk.wire.rpc import RpcError
@@ -92,7 +93,7 @@ class Trajectories:
         separator = b"["
         for entry in entries:
             for event in self._events(entry):
-                file.write(separator + json.dumps(event, ensure_ascii=False).encode("utf-8", "backslashreplace"))
+                file.write(separator + json_bytes(event))
                 separator = b","
         file.write(b"[]" if separator == b"[" else b"]")
 
