@@ -16,7 +16,8 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import SandboxUnavailableError, TransferError, TransportLostError
 from agent_env.places import Command, PlaceKind
 from agent_env.places.helper import HelperConfig, HelperPlace
-from agent_env.places.helper.connection import Connection, connected_socket, open_connection
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import connected_socket, open_connection
 from agent_env.places.helper.listening import TcpListener, TcpPipe, listen_tcp
 from agent_env.places.helper.worker import open_tcp
 from agent_env.waiting import poll

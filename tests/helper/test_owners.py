@@ -19,7 +19,8 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import DeadlineError, LaunchError, SandboxUnavailableError, SupersededError, TransferError
 from agent_env.places import Command, Ending, Place, Upload
 from agent_env.places.helper import HelperConfig, binary_path, connect
-from agent_env.places.helper.connection import Connection, greet
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import greet
 from agent_env.places.place import RESULT_VARIABLE
 from agent_env.waiting import poll
 from tests.busy import within

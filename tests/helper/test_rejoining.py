@@ -18,7 +18,8 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import AgentEnvError, ProgramMissingError
 from agent_env.places import Command, Ending
 from agent_env.places.helper import HelperConfig, protocol
-from agent_env.places.helper.connection import Connection, connected_socket, open_connection
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import connected_socket, open_connection
 from agent_env.places.helper.process import start
 from agent_env.places.helper.protocol import Frame, Key
 from agent_env.places.helper.running import run

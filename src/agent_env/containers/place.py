@@ -29,8 +29,9 @@ from agent_env.errors import (
     TransportLostError,
 )
 from agent_env.places.helper import process, running
-from agent_env.places.helper.connection import Connection, ask, configure, enter, greet
+from agent_env.places.helper.connection import Connection, ask
 from agent_env.places.helper.execution import Again
+from agent_env.places.helper.greeting import configure, enter, greet
 from agent_env.places.helper.place import HelperPlace
 from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, HelperConfig, LedgerRecord

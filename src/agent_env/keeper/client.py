@@ -21,7 +21,7 @@ from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import DeadlineError, InfrastructureError, SandboxUnavailableError
 from agent_env.keeper.records import MOST_TOLD, Carried, FromHost, Records
 from agent_env.keeper.wiring import egress_of
-from agent_env.places.helper.connection import connected_socket
+from agent_env.places.helper.greeting import connected_socket
 from agent_env.stores.owners import Life, Owner
 from agent_env.waiting import back_off, deadline, poll
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from agent_env.defaults import Limits
 from agent_env.errors import EngineUnavailableError, SandboxUnavailableError, TransportLostError
-from agent_env.places.helper.connection import Connection, connected_socket, greet, open_connection
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import connected_socket, greet, open_connection
 
 if TYPE_CHECKING:
     from agent_env.containers import ContainerPlace, Engine

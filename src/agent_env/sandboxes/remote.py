@@ -21,7 +21,8 @@ from agent_env.documents.network import NetworkPolicy
 from agent_env.errors import InfrastructureError, UnsupportedError
 from agent_env.places import Place, PlaceKind, Published
 from agent_env.places.helper import HelperConfig, HelperPlace, binary_path
-from agent_env.places.helper.connection import Connection, open_connection
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import open_connection
 from agent_env.sandboxes.contract import ByteStream, Level, OpenStream, SandboxInfo
 from agent_env.waiting import deadline
 

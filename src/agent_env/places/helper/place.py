@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import SandboxUnavailableError, TransportLostError
 from agent_env.places.helper import files, process, protocol, running
-from agent_env.places.helper.connection import Connection, ask, connected_socket, open_connection
+from agent_env.places.helper.connection import Connection, ask
+from agent_env.places.helper.greeting import connected_socket, open_connection
 from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, Key, LedgerRecord
 from agent_env.places.helper.worker import TcpStream, open_tcp

@@ -285,7 +285,7 @@ class HelperConfig:
     attempt: str | None = None
     """The attempt that the place's own command belongs to."""
     entry_later: bool = False
-    """The place's own command is started by `connection.enter`: when the place has its limits and its network, not before."""
+    """The place's own command is started by `greeting.enter`: when the place has its limits and its network, not before."""
     limited: bool = False
     """Control groups are joined from outside meanwhile; no command starts before that."""
     network_seconds: float = 0.0

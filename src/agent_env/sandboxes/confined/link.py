@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 from agent_env.defaults import Limits
 from agent_env.errors import SandboxUnavailableError
-from agent_env.places.helper.connection import Connection, ask, connected_socket, open_connection
+from agent_env.places.helper.connection import Connection, ask
+from agent_env.places.helper.greeting import connected_socket, open_connection
 from agent_env.places.helper.protocol import U64, Frame, HelperConfig
 from agent_env.sandboxes.confined.launch import log_tail
 from agent_env.sandboxes.contract import SandboxSpec

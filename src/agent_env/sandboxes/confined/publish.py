@@ -12,7 +12,7 @@ from pathlib import Path
 from agent_env.defaults import Limits
 from agent_env.errors import InfrastructureError
 from agent_env.places.endpoint import LOOPBACK
-from agent_env.places.helper.connection import connected_socket
+from agent_env.places.helper.greeting import connected_socket
 from agent_env.waiting import deadline
 
 FIRST_PORT, LAST_PORT = 20000, 29999

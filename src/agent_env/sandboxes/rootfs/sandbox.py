@@ -11,7 +11,8 @@ from agent_env.errors import UnsupportedError
 from agent_env.keeper import Watch
 from agent_env.places import Place, PlaceKind
 from agent_env.places.helper import HelperConfig
-from agent_env.places.helper.connection import Connection, enter
+from agent_env.places.helper.connection import Connection
+from agent_env.places.helper.greeting import enter
 from agent_env.sandboxes.confined import link
 from agent_env.sandboxes.confined.place import ConfinedPlace
 from agent_env.sandboxes.confined.records import EVENTS, Facts
@@ -34,7 +35,7 @@ class RootfsPlace(ConfinedPlace):
         """Starts the image's own command, once the place has its limits and its network.
 
         Raises:
-            SandboxUnavailableError: A network is demanded and can't be had. Else as `connection.enter`.
+            SandboxUnavailableError: A network is demanded and can't be had. Else as `greeting.enter`.
         """
         if config.network_seconds and config.demanded:
             await link.await_network(self._connection, self._log, self._limits)
