@@ -39,9 +39,13 @@ class NetworkPolicy(BaseModel):
     """For mode `allowlist`: ranges of public addresses, every port, for targets that are written as addresses."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _bounded(self) -> Self:
         if "*" in self.allow_hosts:
             raise ValueError("a bare `*` host allows everything; use mode `allow_all`")
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
         if self.mode is not NetworkMode.ALLOWLIST and (self.allow_hosts or self.allow_cidrs):
             raise ValueError(f"mode `{self.mode}` takes no allow_hosts or allow_cidrs")
         return self

@@ -15,7 +15,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.graph import Graph
 from agent_env.errors import Problem
 from agent_env.ids import NAME_HINT, name_problem
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Step, UnreadableError
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget, EnvironmentTarget, SandboxTarget
 
 SHOWN_NAMES, COMPARED_NAMES = 10, 300
@@ -100,8 +100,9 @@ class Reference:
 
 
 def provided(step: Step) -> tuple[str, str] | None:
-    """The `(kind, name)` that a step provides once it has ended well."""
-    return _provided(step.type_name or step.type, step.id, lambda field: _field(step, field))
+    """The `(kind, name)` that a step provides once it has ended well. Raises `UnreadableError` where its name could not be read."""
+    fields = type(step).model_fields
+    return _provided(step.type_name or step.type, step.id, lambda field: getattr(step, field) if field in fields else None)
 
 
 def _provided(type: str, step_id: str, value: Callable[[str], Json]) -> tuple[str, str] | None:
@@ -195,7 +196,11 @@ class Offers:
             document = unread.get(step_id, {})
             if (step.type_name or step.type) not in KNOWN_TYPES if step is not None else not _understood(document):
                 self._opaque |= bit
-            offer = provided(step) if step is not None else _provided(str(document.get("type")), step_id, document.get)
+            try:
+                offer = provided(step) if step is not None else _provided(str(document.get("type")), step_id, document.get)
+            except UnreadableError:
+                self._opaque |= bit
+                continue
             if offer is not None:
                 self._providers[offer] = self._providers.get(offer, 0) | bit
                 self._of_kind[offer[0]] |= bit

@@ -16,7 +16,7 @@ from agent_env.engine.graph import Graph, build
 from agent_env.engine.mending import mended, step_position
 from agent_env.engine.names import name_problems, unprintable_names
 from agent_env.errors import NotFoundError, Problem, ProblemsError
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Step, UnreadableError, apart
 from agent_env.steps.registry import meant_type, read_step
 
 
@@ -54,21 +54,42 @@ class TaskPlan:
     """The steps before a seed was put in."""
 
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
-        """Steps before `step_id` of that type with those field values."""
+        """Steps before `step_id` of that type with those field values.
+
+        Raises:
+            UnreadableError: There is none, and one that could not be read may have been meant to be it.
+        """
         names = tuple(fields)
-        alike = self._alike.get((type, names))
-        if alike is None:
-            alike = self._alike[type, names] = {}
-            for step in self.steps.values():
-                if step.type_name == type:
-                    alike.setdefault(repr([getattr(step, name, None) for name in names]), []).append(step)
+        if (type, names) not in self._alike:
+            self._alike[type, names] = self._by_values(type, names)
+        alike, unreadable = self._alike[type, names]
         before = self.graph.ancestry(step_id)
-        return [step for step in alike.get(repr(list(fields.values())), ()) if before >> self.graph.position[step.id] & 1]
+        found = [step for step in alike.get(repr(list(fields.values())), ()) if before >> self.graph.position[step.id] & 1]
+        if not found and before & unreadable:
+            raise UnreadableError(f"whether a step before {step_id!r} is such a {type}")
+        return found
 
     @cached_property
-    def _alike(self) -> dict[tuple[str, tuple[str, ...]], dict[str, list[Step]]]:
-        """For a type and names of fields: steps by their values, so that each of very many steps can ask for those like it."""
+    def _alike(self) -> dict[tuple[str, tuple[str, ...]], tuple[dict[str, list[Step]], int]]:
+        """What `_by_values` gave, so that each of very many steps can ask for those like it."""
         return {}
+
+    def _by_values(self, type: str, names: tuple[str, ...]) -> tuple[dict[str, list[Step]], int]:
+        """Steps of a type by the values of some fields; and, as bits by position, those of which nobody can tell."""
+        alike: dict[str, list[Step]] = {}
+        unreadable = 0
+        for step_id in self.graph.order if len(self.steps) < len(self.graph.order) else ():
+            if step_id not in self.steps:
+                unreadable |= 1 << self.graph.position[step_id]
+        for step in self.steps.values():
+            if step.type_name == type:
+                try:
+                    values = [getattr(step, name) if name in step.__class__.model_fields else None for name in names]
+                except UnreadableError:
+                    unreadable |= 1 << self.graph.position[step.id]
+                else:
+                    alike.setdefault(repr(values), []).append(step)
+        return alike, unreadable
 
     def step(self, step_id: str) -> Step | None:
         """A step of this task."""
@@ -205,7 +226,7 @@ def plan_task(
         found: What `parse_task` found wrong with its envelope; it is told together with the rest.
 
     Raises:
-        ProblemsError: Everything wrong with it, at once.
+        ProblemsError: Everything wrong with it, at once. Its `readable` is the plan as far as the task can be read, which is never run.
     """
     problems: list[Problem] = list(found)
     warnings: list[Problem] = list(task.warnings)
@@ -222,7 +243,7 @@ def plan_task(
     problems.extend(_own_problems(plan, source))
     problems = sorted(dict.fromkeys(problems), key=step_position)
     if problems or (strict and warnings):
-        raise ProblemsError([*problems, *(warnings if strict else ())])
+        raise ProblemsError([*problems, *(warnings if strict else ())], readable=plan)
     return replace(plan, warnings=tuple(warnings)) if warnings else plan
 
 
@@ -254,7 +275,8 @@ def read_steps(
             found.extend(error.problems)
             readable = error.readable if isinstance(error.readable, Step) else None
             if problems is not None and (meant := readable or _as_meant(document, source, f"$[{index}]", suite, found)) is not None:
-                steps[meant.id] = meant
+                steps[str(document["id"])] = meant
+                found.extend(unprintable_names(meant, source, f"$[{index}]"))
         else:
             steps[step.id] = step
             warnings.extend(remarks)
@@ -275,7 +297,7 @@ def _as_meant(document: Mapping[str, Json], source: str, path: str, suite: Suite
         return suite.step(as_meant, source=source, path=path, strict=False)[0]
     except ProblemsError as error:
         found.extend(problem for problem in error.problems if problem.path != f"{path}.type")
-        return None
+        return error.readable if isinstance(error.readable, Step) else None
 
 
 def _with_meant_type(document: Mapping[str, Json]) -> Mapping[str, Json]:
@@ -287,8 +309,12 @@ def _own_problems(plan: TaskPlan, source: str) -> Iterator[Problem]:
     for index, document in enumerate(plan.documents):
         step = plan.steps.get(str(document.get("id")))
         if step is not None and step.id in plan.graph.position:
-            for problem in step.problems(plan):
+            for problem in apart(_problems(step, plan)):
                 yield replace(problem, file=problem.file or source, path=f"$[{index}]{problem.path or ''}")
+
+
+def _problems(step: Step, plan: TaskPlan) -> Iterator[Problem]:
+    yield from step.problems(plan)
 
 
 def _override_problems(steps: Mapping[str, Step], overrides: Mapping[str, Json]) -> Iterator[Problem]:

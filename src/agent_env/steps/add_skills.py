@@ -18,7 +18,7 @@ from agent_env.agents.outfit import InlineSkill
 from agent_env.agents.staging import staged
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, UnsupportedError, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.fields import OptionalName, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT, AgentTarget
 
@@ -53,8 +53,17 @@ class SkillEntry(BaseModel):
         given = [name for name in ("body", "object_url", "skill_artifact_id") if getattr(self, name)]
         if len(given) > 1:
             raise ValueError(f"has {' and '.join(given)}; a skill has one source")
+        return self
+
+    @model_validator(mode="after")
+    def _introduced(self) -> Self:
+        given = [name for name in ("body", "object_url", "skill_artifact_id") if getattr(self, name)]
         if given != ["skill_artifact_id"] and not (self.name and self.description):
             raise ValueError("needs a name and a description")
+        return self
+
+    @model_validator(mode="after")
+    def _nameable(self) -> Self:
         if self.name and not re.fullmatch(SKILL_NAME, self.name):
             raise ValueError(f"the name {self.name!r} can't be a skill's: letters, digits, '.', '_' and '-'")
         return self
@@ -114,14 +123,8 @@ class AddSkills(Step, type="add_skills"):
         """Every skill has a source; names are unique; artifacts exist."""
         seen: set[str] = set()
         for index, skill in enumerate(self.skills):
-            if not skill.has_source:
-                yield Problem("a skill needs body, object_url or skill_artifact_id", path=f".skills[{index}]")
-            if skill.name in seen:
-                yield Problem(f"the skill {skill.name!r} is listed twice", path=f".skills[{index}].name")
-            seen |= {skill.name} if skill.name else set()
-            known = plan.artifacts is None or not skill.skill_artifact_id
-            if not known and plan.artifact(str(skill.skill_artifact_id), skill.skill_artifact_version) is None:
-                yield Problem(f"artifact {skill.skill_artifact_id!r} does not exist", path=f".skills[{index}].skill_artifact_id")
+            path = f".skills[{index}]"
+            yield from apart(_sourced(skill, path), _listed_once(skill, path, seen), _stored(skill, path, plan))
 
     async def execute(self, run: Run) -> SkillsAdded:
         """Gives them one after another: agents write them into one folder. A skill that is there already and is the same is left.
@@ -243,3 +246,20 @@ def files_skill(id: str, about: Mapping[str, Json]) -> InlineSkill:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-") or "x"
+
+
+def _sourced(skill: SkillEntry, path: str) -> Iterator[Problem]:
+    if not skill.has_source:
+        yield Problem("a skill needs body, object_url or skill_artifact_id", path=path)
+
+
+def _listed_once(skill: SkillEntry, path: str, seen: set[str]) -> Iterator[Problem]:
+    if skill.name in seen:
+        yield Problem(f"the skill {skill.name!r} is listed twice", path=f"{path}.name")
+    seen |= {skill.name} if skill.name else set()
+
+
+def _stored(skill: SkillEntry, path: str, plan: Plan) -> Iterator[Problem]:
+    id = skill.skill_artifact_id
+    if plan.artifacts is not None and id and plan.artifact(id, skill.skill_artifact_version) is None:
+        yield Problem(f"artifact {id!r} does not exist", path=f"{path}.skill_artifact_id")

@@ -8,6 +8,7 @@ has come; both are implemented by `engine`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -40,7 +41,20 @@ __all__ = [
     "Step",
     "StepResult",
     "Tell",
+    "UnreadableError",
+    "apart",
 ]
+
+
+class UnreadableError(AttributeError):
+    """A field that could not be read was looked at while the rest of its step is checked. What is wrong with the field is told already."""
+
+
+def apart(*checks: Iterable[Problem]) -> Iterator[Problem]:
+    """What several checks of a step find. One that needs what could not be read finds no more, and the others go on."""
+    for check in checks:
+        with suppress(UnreadableError):
+            yield from check
 
 
 class OnResume(StrEnum):

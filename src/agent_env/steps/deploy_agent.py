@@ -17,7 +17,7 @@ from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetF
 from agent_env.errors import Problem, UserError
 from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.steps import agent_changes, agent_states
-from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Texts, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
@@ -141,26 +141,37 @@ class DeployAgent(Step, type="deploy_agent"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """A name can be deployed once; skills have a text; what this version can't do is told now."""
+        return apart(
+            self._own_name(plan),
+            self._skill_texts(),
+            self._docker_problems(),
+            self._changelog(plan),
+            self._snapshot(plan),
+            self._machine(plan),
+            self._policy_beside_a_machine(),
+        )
+
+    def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for type in ("deploy_agent", "install_agent", "deploy_human_agent"):
             for other in plan.deployers(self.id, type, agent_name=self.agent_name):
                 message = f"Agent {self.agent_name!r} is already deployed by step {other.id!r}"
                 yield Problem(message, path=".agent_name", hint="give one of them another name")
+
+    def _skill_texts(self) -> Iterator[Problem]:
         for index, skill in enumerate(self.skills):
             if not skill.get("name") or not any(skill.get(key) for key in (*_TEXT_KEYS, *_URL_KEYS)):
                 yield Problem("a skill needs a name, and skill_md or object_url", path=f".skills[{index}]")
-        yield from self._docker_problems()
-        yield from self._state_problems(plan)
-        if self.sandbox_name is not None:
-            yield from self._sandbox_problems(plan)
 
     def _docker_problems(self) -> Iterator[Problem]:
         if self.enable_docker and SandboxSpec("", network=self.network_policy).network_mode is not NetworkMode.ALLOW_ALL:
             message = "a container engine of the agent's own goes out by itself, so no network policy can be held"
             yield Problem(message, path=".enable_docker", hint="leave network_policy out, or enable_docker")
 
-    def _state_problems(self, plan: Plan) -> Iterator[Problem]:
+    def _changelog(self, plan: Plan) -> Iterator[Problem]:
         if self.agent_changelog_object_url is not None:
             yield from agent_changes.url_problems(self.agent_changelog_object_url, plan, self.id)
+
+    def _snapshot(self, plan: Plan) -> Iterator[Problem]:
         id, version = self.agent_snapshot_files_artifact_id, self.agent_snapshot_files_artifact_version
         if id is None:
             for name in ("agent_snapshot_files_artifact_version", "agent_snapshot_target_context_id"):
@@ -171,15 +182,17 @@ class DeployAgent(Step, type="deploy_agent"):
             if not any(getattr(each, "artifact_id", None) == id for each in makers):
                 yield Problem(f"artifact {id!r} does not exist", path=".agent_snapshot_files_artifact_id")
 
-    def _sandbox_problems(self, plan: Plan) -> Iterator[Problem]:
-        for other in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
+    def _machine(self, plan: Plan) -> Iterator[Problem]:
+        for other in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name) if self.sandbox_name is not None else ():
             if getattr(other, "sandbox_mode", "vm") != "vm":
                 message = (
                     f"Cannot link agent to sandbox {self.sandbox_name!r}: only VM-mode sandboxes can host an additional agent container"
                 )
                 yield Problem(message, path=".sandbox_name", hint="deploy it with sandbox_mode 'vm', or leave sandbox_name out")
+
+    def _policy_beside_a_machine(self) -> Iterator[Problem]:
         policy = self.network_policy
-        if policy is not None and policy.mode != "allow_all":
+        if self.sandbox_name is not None and policy is not None and policy.mode != "allow_all":
             yield Problem(
                 "beside an existing machine a network policy can't be held", path=".network_policy", hint="leave sandbox_name out"
             )

@@ -14,7 +14,7 @@ from agent_env.documents.records import DeployedAgent, DeployedEnvironment
 from agent_env.documents.updates import AppendRecord, Json, Update
 from agent_env.environments.contract import DeployOptions
 from agent_env.errors import AgentEnvError, Problem, UserError
-from agent_env.steps.contract import EntityRef, EnvironmentRequest, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, EnvironmentRequest, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_seconds
 from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
 
@@ -113,8 +113,13 @@ class DeployEnv(Step, type="deploy_env"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """The environment must exist and be deployable by its provider; an id can be deployed once."""
+        return apart(self._own_id(plan), self._deployable(plan))
+
+    def _own_id(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, self.type_name, env_id=self.env_id):
             yield Problem(f"Env {self.env_id!r} is already deployed by step {other.id!r}", path=".env_id", hint="a task deploys each once")
+
+    def _deployable(self, plan: Plan) -> Iterator[Problem]:
         if plan.artifacts is None:
             return
         document = plan.environment(self.env_id, self.env_version)

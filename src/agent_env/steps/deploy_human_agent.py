@@ -12,7 +12,7 @@ from pydantic import Field
 from agent_env.documents.records import DeployedAgent
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, Update
 from agent_env.errors import DeadlineError, InfrastructureError, Problem, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.fields import OptionalName
 from agent_env.waiting import deadline
 
@@ -51,9 +51,14 @@ class DeployHumanAgent(Step, type="deploy_human_agent"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """One a task; its name is its own."""
+        return apart(self._only_one(plan), self._own_name(plan))
+
+    def _only_one(self, plan: Plan) -> Iterator[Problem]:
         others = plan.deployers(self.id, self.type_name)
         if others:
             yield Problem(f"step {others[0].id!r} deploys a human agent already", hint="a run has one")
+
+    def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for type in ("deploy_agent", "install_agent"):
             for other in plan.deployers(self.id, type, agent_name=self.agent_name):
                 yield Problem(f"Agent {self.agent_name!r} is already deployed by step {other.id!r}", path=".agent_name")

@@ -14,7 +14,7 @@ from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import AppendRecord, Json, Update
 from agent_env.errors import Problem, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult, apart
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
 
@@ -99,11 +99,18 @@ class DeploySandbox(Step, type="deploy_sandbox"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """A container needs an image and a port; a name can be deployed once."""
+        return apart(self._of_a_container(), self._image_name(), self._own_name(plan))
+
+    def _of_a_container(self) -> Iterator[Problem]:
         if self.sandbox_mode == "container" and (self.image is None or self.port is None):
             missing = " and ".join(name for name in ("image", "port") if getattr(self, name) is None)
             yield Problem("container-mode sandbox requires `image` and `port`", path=".sandbox_mode", hint=f"add {missing}")
+
+    def _image_name(self) -> Iterator[Problem]:
         if self.sandbox_mode == "container":
             yield from image_problems(self.image, ".image")
+
+    def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name):
             message = f"Sandbox {self.sandbox_name!r} is already deployed by step {other.id!r}"
             yield Problem(message, path=".sandbox_name", hint="give one of them another name")

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from agent_env.documents.updates import Json
 from agent_env.errors import PlacementError, Problem, UserError
-from agent_env.steps.contract import EntityRef, InstallRequest, OnResume, Plan, Run, Step
+from agent_env.steps.contract import EntityRef, InstallRequest, OnResume, Plan, Run, Step, apart
 from agent_env.steps.deploy_agent import AgentDeployed, first_model
 from agent_env.steps.fields import OptionalName, Whole
 from agent_env.steps.targets import DEFAULT_AGENT
@@ -39,10 +39,15 @@ class InstallAgent(Step, type="install_agent"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """A name can be deployed once, and only a machine has room for an agent beside what runs there."""
+        return apart(self._own_name(plan), self._machine(plan))
+
+    def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for type in ("deploy_agent", "install_agent", "deploy_human_agent"):
             for other in plan.deployers(self.id, type, agent_name=self.agent_name):
                 message = f"Agent {self.agent_name!r} is already deployed by step {other.id!r}"
                 yield Problem(message, path=".agent_name", hint="give one of them another name")
+
+    def _machine(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
             if getattr(other, "sandbox_mode", "vm") != "vm":
                 message = f"sandbox {self.sandbox_name!r} is a container; an agent is installed beside or onto a machine"

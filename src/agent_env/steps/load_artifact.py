@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from agent_env.documents.network import NetworkPolicy
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, ProblemsError, TaskError, UserError
 from agent_env.places import Deed, Upload
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.fields import OptionalName, Whole, settle_target
 from agent_env.steps.landing import landed
 from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
@@ -134,16 +134,29 @@ class LoadArtifact(Step, type="load_artifact"):
     def _settle(cls, data: Any) -> Any:
         return settle_target(data, "sandbox_name", "env_id", default_agent=False)
 
+    @field_validator("destination_path")
+    @classmethod
+    def _whole(cls, value: str | None) -> str | None:
+        if value and not value.startswith("/"):
+            raise ValueError("must be an absolute path")
+        return value
+
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _one_spelling(self) -> Self:
         if self.artifacts is not None and self.artifact_id is not None:
             raise ValueError("set artifacts or artifact_id, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
         if self.source_step and (self.artifacts or self.artifact_id or self.urls):
             raise ValueError("artifact_from_step_id can't stand beside artifacts or urls")
+        return self
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
         if self.agent_name and self.container_name:
             raise ValueError("set at most one of agent_name and container_name")
-        if self.destination_path and not self.destination_path.startswith("/"):
-            raise ValueError("destination_path must be an absolute path")
         if isinstance(self.target, EnvironmentTarget) and self.urls:
             raise ValueError("urls need an agent or sandbox target")
         return self
@@ -172,15 +185,23 @@ class LoadArtifact(Step, type="load_artifact"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Something must be named; artifacts must exist and be loadable; URLs must be fetchable."""
+        return apart(self._something_named(), self._urls_fetchable(), self._each_loadable(plan))
+
+    def _something_named(self) -> Iterator[Problem]:
         if not (self.artifacts or self.artifact_id or self.urls or self.source_step):
             yield Problem("names nothing to load; set artifacts, urls, artifact_id or artifact_from_step_id")
+
+    def _urls_fetchable(self) -> Iterator[Problem]:
         if self.urls:
             yield from _url_problems(self.urls)
-        if plan.artifacts is not None:
-            for entry, path in self._named():
-                yield from _artifact_problems(plan, entry, path)
-                if self.env_id:
-                    yield from _seed_problems(plan, self.env_id, entry, path)
+
+    def _each_loadable(self, plan: Plan) -> Iterator[Problem]:
+        for entry, path in self._named() if plan.artifacts is not None else ():
+            yield from apart(_artifact_problems(plan, entry, path), self._seed_problems(plan, entry, path))
+
+    def _seed_problems(self, plan: Plan, entry: ArtifactEntry, path: str) -> Iterator[Problem]:
+        if self.env_id:
+            yield from _seed_problems(plan, self.env_id, entry, path)
 
     def _named(self) -> Iterator[tuple[ArtifactEntry, str]]:
         for index, entry in enumerate(self.artifacts or ()):

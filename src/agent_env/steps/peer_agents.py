@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agent_env.agents.contract import LiveAgent
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, UnsupportedError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.fields import Texts
 
 HEADERS = "headers"
@@ -57,16 +57,17 @@ class PeerAgents(Step, type="peer_agents"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Each agent once, nobody with itself, and nobody twice; whoever is named is deployed before."""
-        sources = [each.source_agent_name for each in self.peerings]
+        return apart(self._own_problems(), self._all_deployed(plan))
+
+    def _own_problems(self) -> Iterator[Problem]:
+        seen: set[str] = set()
         for index, each in enumerate(self.peerings):
             path = f".peerings[{index}]"
-            if sources.index(each.source_agent_name) < index:
-                yield Problem(f"agent {each.source_agent_name!r} is listed twice", path=f"{path}.source_agent_name")
-            if each.source_agent_name in each.peer_agent_names:
-                yield Problem(f"agent {each.source_agent_name!r} can't be its own peer", path=f"{path}.peer_agent_names")
-            for twice in sorted({name for name in each.peer_agent_names if each.peer_agent_names.count(name) > 1}):
-                yield Problem(f"the peer {twice!r} is listed twice", path=f"{path}.peer_agent_names")
-        yield from undeployed(plan, self.id, {name for each in self.peerings for name in (each.source_agent_name, *each.peer_agent_names)})
+            yield from apart(_listed_once(each, path, seen), _not_itself(each, path), _nobody_twice(each, path))
+
+    def _all_deployed(self, plan: Plan) -> Iterator[Problem]:
+        names = {name for each in self.peerings for name in (each.source_agent_name, *each.peer_agent_names)}
+        yield from undeployed(plan, self.id, names)
 
     async def execute(self, run: Run) -> Peered:
         """Looks at all of them first, and then tells all.
@@ -100,6 +101,22 @@ class PeerAgents(Step, type="peer_agents"):
         if takes_headers and access.headers:
             told["headers"] = dict(access.headers)
         return told
+
+
+def _listed_once(peering: Peering, path: str, seen: set[str]) -> Iterator[Problem]:
+    if peering.source_agent_name in seen:
+        yield Problem(f"agent {peering.source_agent_name!r} is listed twice", path=f"{path}.source_agent_name")
+    seen.add(peering.source_agent_name)
+
+
+def _not_itself(peering: Peering, path: str) -> Iterator[Problem]:
+    if peering.source_agent_name in peering.peer_agent_names:
+        yield Problem(f"agent {peering.source_agent_name!r} can't be its own peer", path=f"{path}.peer_agent_names")
+
+
+def _nobody_twice(peering: Peering, path: str) -> Iterator[Problem]:
+    for twice in sorted({name for name in peering.peer_agent_names if peering.peer_agent_names.count(name) > 1}):
+        yield Problem(f"the peer {twice!r} is listed twice", path=f"{path}.peer_agent_names")
 
 
 def undeployed(plan: Plan, step_id: str, names: set[str]) -> Iterator[Problem]:

@@ -27,18 +27,22 @@ def read_fields(
 
     Raises:
         ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict`, and where a key is missing,
-            every unknown key). Where only keys are wrong, the step is its `readable`.
+            every unknown key). Its `readable` is the step as far as it can be read, for whoever looks for more.
     """
     step: S | None = None
     problems: list[Problem] = []
-    lacks = False
+    lacking: frozenset[str] = frozenset()
     try:
         step = cls.model_validate(dict(data))
     except ValidationError as error:
-        problems = _in_words(error, data, source, path)
-        lacks = any(entry["type"] == "missing" for entry in error.errors(include_url=False))
+        from agent_env.steps.partial import as_far_as_readable
+
+        problems, lacking = _in_words(error, data, source, path)
+        step = as_far_as_readable(cls, data)
+        if step is not None:
+            problems += _rule_problems(step, data, source, path)
     # Where something is missing, a key that nobody knows is probably it, under another name.
-    spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict or lacks)
+    spelling, warnings = _key_problems(step if step is not None else cls, data, source, path, strict=strict, lacking=lacking)
     problems += spelling
     if problems or step is None:
         raise ProblemsError(dict.fromkeys(problems), readable=step)
@@ -54,21 +58,36 @@ def accepted_keys(cls: type[BaseModel]) -> frozenset[str]:
 
 
 def _key_problems(
-    step: BaseModel | type[BaseModel], data: Mapping[str, Any], source: str | None, path: str, strict: bool
+    step: BaseModel | type[BaseModel],
+    data: Mapping[str, Any],
+    source: str | None,
+    path: str,
+    *,
+    strict: bool,
+    lacking: frozenset[str],
 ) -> tuple[list[Problem], list[Problem]]:
-    """Unknown keys of an object and of the objects inside it, as `(problems, warnings)`."""
+    """Unknown keys of an object and of the objects inside it, as `(problems, warnings)`.
+
+    Args:
+        step: The object, or its class where nothing could be made of it.
+        data: As it is written.
+        source: Its file.
+        path: Its JSON path.
+        strict: All of them are problems.
+        lacking: Paths of objects of which all are, because something is missing there.
+    """
     cls = step if isinstance(step, type) else type(step)
     # A class may say that free keys belong to it; near spellings of its own are mistakes all the same.
     free = getattr(cls, "free_keys", False)
     words = getattr(cls, "other_words", None)
     problems, warnings = unknown_key_problems(
-        data, accepted_keys(cls), source=source, path=path, strict=strict and not free, other_words=words
+        data, accepted_keys(cls), source=source, path=path, strict=(strict or path in lacking) and not free, other_words=words
     )
     if free:
         warnings = []
     if not isinstance(step, type):
         for inner, below, where in _members(step, data, path):
-            more_problems, more_warnings = _key_problems(inner, below, source, where, strict)
+            more_problems, more_warnings = _key_problems(inner, below, source, where, strict=strict, lacking=lacking)
             problems += more_problems
             warnings += more_warnings
     return problems, warnings
@@ -79,7 +98,7 @@ def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tu
     for name, written in data.items():
         if not isinstance(written, Mapping | list | tuple) or name not in fields:
             continue
-        value = getattr(step, name)
+        value = getattr(step, name, None)
         if isinstance(value, BaseModel) and isinstance(written, Mapping):
             yield value, written, at(path, name)
         elif isinstance(value, list | tuple) and isinstance(written, list | tuple):
@@ -88,15 +107,29 @@ def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tu
                     yield inner, below, at(at(path, name), index)
 
 
-def _in_words(error: ValidationError, data: Mapping[str, Any], source: str | None, path: str) -> list[Problem]:
-    problems = []
+def _rule_problems(step: BaseModel, data: Mapping[str, Any], source: str | None, path: str, name: str = "") -> Iterator[Problem]:
+    """What rules across fields say of an object that could be read in part, and of the objects inside it."""
+    from agent_env.steps.partial import broken_rules
+
+    for said in broken_rules(step):
+        yield Problem(_words({"type": "value_error", "msg": said}, name)[0], source, path)
+    for inner, below, where in _members(step, data, path):
+        field = where.removeprefix(f"{path}.")
+        yield from _rule_problems(inner, below, source, where, field if field.isidentifier() else "")
+
+
+def _in_words(error: ValidationError, data: Mapping[str, Any], source: str | None, path: str) -> tuple[list[Problem], frozenset[str]]:
+    """What Pydantic found, and the paths of objects that lack something."""
+    problems, lacking = [], set()
     for entry in error.errors(include_url=False):
         if entry["type"] == "too_short" and len(entry["input"]) >= entry["ctx"]["min_length"]:
             continue  # its entries are wrong, each of which is told, and Pydantic counts the others
         where, name = _where(entry["loc"], data, path, missing=entry["type"] == "missing")
         message, hint = _words(entry, name)
         problems.append(Problem(message, source, where, hint))
-    return problems
+        if entry["type"] == "missing":
+            lacking.add(where)
+    return problems, frozenset(lacking)
 
 
 def _where(loc: Sequence[str | int], data: Any, path: str, *, missing: bool) -> tuple[str, str]:

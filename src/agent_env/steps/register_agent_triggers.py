@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from agent_env_sdk.wire.agent_extensions import TRIGGERS
 from pydantic import Field
 
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, UnsupportedError, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.targets import DEFAULT_AGENT
+
+if TYPE_CHECKING:
+    from agent_env.steps.register_env_triggers import RegisterEnvTriggers
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,19 @@ class RegisterAgentTriggers(Step, type="register_agent_triggers"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Ids must be unique; an environment's trigger that a rule waits for must be registered before."""
+        return apart(self._listed_once(), self._registered(plan))
+
+    def _listed_once(self) -> Iterator[Problem]:
         ids = [str(each["id"]) for each in self.triggers if each.get("id")]
         for twice in sorted({id for id in ids if ids.count(id) > 1}):
             yield Problem(f"the trigger {twice!r} is listed twice", path=".triggers")
+
+    def _registered(self, plan: Plan) -> Iterator[Problem]:
         registered = {
-            (str(getattr(step, "env_id", "")), str(trigger.get("id")))
-            for step in plan.before(self.id)
-            if step.type_name == "register_env_triggers"
-            for trigger in getattr(step, "triggers", ())
+            (step.env_id, str(trigger.get("id")))
+            for step in map(_of_environments, plan.before(self.id))
+            if step is not None
+            for trigger in step.triggers
         }
         for env_id, trigger_id in env_triggers(self.triggers):
             if registered and (env_id, trigger_id) not in registered:
@@ -102,3 +110,7 @@ def _conditions(when: Json) -> Iterator[tuple[str, str]]:
         yield str(when.get("env_id")), str(when.get("trigger_id"))
     for inner in when.get("of") or ():
         yield from _conditions(inner)
+
+
+def _of_environments(step: Step) -> RegisterEnvTriggers | None:
+    return cast("RegisterEnvTriggers", step) if step.type_name == "register_env_triggers" else None

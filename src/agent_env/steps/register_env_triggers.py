@@ -12,7 +12,7 @@ from pydantic import Field
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.environments.faults import EnvironmentFailedError
 from agent_env.errors import DeadlineError, Problem, TaskError, UnsupportedError, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult, apart
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep, entry
 from agent_env.steps.fields import OptionalName, Seconds, Texts
 from agent_env.waiting import poll
@@ -67,13 +67,22 @@ class RegisterEnvTriggers(EnvironmentStep, type="register_env_triggers"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Awaited triggers must be among these, ids must be unique, executors must be deployed."""
-        ids = [str(trigger["id"]) for trigger in self.triggers if trigger.get("id")]
+        del plan
+        return apart(self._listed_once(), self._registered_here())
+
+    def _listed_once(self) -> Iterator[Problem]:
+        ids = self._ids()
         for twice in sorted({id for id in ids if ids.count(id) > 1}):
             yield Problem(f"the trigger {twice!r} is listed twice", path=".triggers")
+
+    def _registered_here(self) -> Iterator[Problem]:
+        ids = self._ids()
         for id in self.await_fired or ():
             if id not in ids:
                 yield Problem(f"awaits the trigger {id!r}, which this step does not register", path=".await_fired")
-        del plan
+
+    def _ids(self) -> list[str]:
+        return [str(trigger["id"]) for trigger in self.triggers if trigger.get("id")]
 
     async def execute(self, run: Run) -> Registered:
         """Registers all of them or none.

@@ -17,7 +17,7 @@ from agent_env.documents.records import DeployedContainer
 from agent_env.documents.updates import ExtendMetadata, Update
 from agent_env.errors import DeadlineError, Problem, TaskError, UserError
 from agent_env.places import Command, Deed
-from agent_env.steps.contract import ContainerRequest, EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import ContainerRequest, EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import Port, variables
 from agent_env.steps.fields import SECRET, USABLE, OptionalName, Texts, Whole
 from agent_env.steps.image_names import image_problems
@@ -145,36 +145,67 @@ class RunDockerContainer(Step, type="run_docker_container"):
         return value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _one_source(self) -> Self:
         sources = [name for name in ("docker_context_artifact_id", "docker_context_url", "image") if getattr(self, name)]
         if len(sources) > 1:
             raise ValueError(f"set at most one of {' and '.join(sources)}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_command(self) -> Self:
         if self.command_override and self.keep_alive_with_base_command:
             raise ValueError("set at most one of command_override and keep_alive_with_base_command")
+        return self
+
+    @model_validator(mode="after")
+    def _networks(self) -> Self:
         odd = next((name for name in self.extra_networks if _NOT_FURTHER.fullmatch(name)), None)
         if odd is not None:
             raise ValueError(f"extra_networks can't hold {odd!r}")
-        if self.network is not None and _NOT_FURTHER.fullmatch(self.network):
-            if self.extra_networks:
-                raise ValueError(f"network {self.network!r} can't have extra_networks beside it")
-            if self.ports and self.network != "host":
-                raise ValueError(f"network {self.network!r} gives the container no ports of its own: leave ports out, or name a network")
+        if self.extra_networks and self.network is not None and _NOT_FURTHER.fullmatch(self.network):
+            raise ValueError(f"network {self.network!r} can't have extra_networks beside it")
+        return self
+
+    @model_validator(mode="after")
+    def _ports_of_its_own(self) -> Self:
+        if self.ports and self.network is not None and self.network != "host" and _NOT_FURTHER.fullmatch(self.network):
+            raise ValueError(f"network {self.network!r} gives the container no ports of its own: leave ports out, or name a network")
         return self
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Something must be built or named; its sandbox must have a machine; its name must be its own."""
+        return apart(
+            self._something_named(),
+            self._image_name(),
+            self._image_tag(),
+            self._context(plan),
+            self._machine(plan),
+            self._own_name(plan),
+        )
+
+    def _something_named(self) -> Iterator[Problem]:
         if not (self.docker_context_artifact_id or self.docker_context_url or self.image):
             yield Problem("names nothing to run; set image, docker_context_artifact_id or docker_context_url")
+
+    def _image_name(self) -> Iterator[Problem]:
         yield from image_problems(self.image, ".image", only_names=True)
+
+    def _image_tag(self) -> Iterator[Problem]:
         yield from image_problems(self.image_tag, ".image_tag", only_names=True)
+
+    def _context(self, plan: Plan) -> Iterator[Problem]:
         context = self.docker_context_artifact_id
         if context and plan.artifacts is not None and plan.artifact(context, self.docker_context_artifact_version) is None:
             message = f"artifact {context!r} does not exist"
             yield Problem(message, path=".docker_context_artifact_id", hint="agent-env artifact list")
+
+    def _machine(self, plan: Plan) -> Iterator[Problem]:
         for deployer in plan.deployers(self.id, "deploy_sandbox", sandbox_name=self.sandbox_name):
             if getattr(deployer, "sandbox_mode", "vm") != "vm":
                 message = f"sandbox {self.sandbox_name!r} is a container, and containers run beside machines"
                 yield Problem(message, path=".sandbox_name", hint="deploy it with sandbox_mode 'vm'")
+
+    def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name, container_name=self.container_name):
             message = f"container {self.container_name!r} is already started on {self.sandbox_name!r} by step {other.id!r}"
             yield Problem(message, path=".container_name", hint="give one of them another name")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, UnsupportedError, UserError
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult, apart
 from agent_env.steps.environment_step import ON_AN_ENVIRONMENT, EnvironmentStep, entry, servers_of, unadvertised
 from agent_env.steps.fields import Number, Seconds
 
@@ -60,14 +60,19 @@ class SyncEnvClock(EnvironmentStep, type="sync_env_clock"):
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """The time and the rate must be ones."""
         del plan
-        for field, value, read in (
-            ("virtual_time", self.virtual_time, parse_instant),
-            ("virtual_seconds_per_real_second", self.virtual_seconds_per_real_second, parse_rate),
-        ):
-            try:
-                read(value)
-            except ClockError as error:
-                yield Problem(str(error), path=f".{field}", hint="such as 2030-01-01T00:00:00Z" if field == "virtual_time" else None)
+        return apart(self._time_problems(), self._rate_problems())
+
+    def _time_problems(self) -> Iterator[Problem]:
+        try:
+            parse_instant(self.virtual_time)
+        except ClockError as error:
+            yield Problem(str(error), path=".virtual_time", hint="such as 2030-01-01T00:00:00Z")
+
+    def _rate_problems(self) -> Iterator[Problem]:
+        try:
+            parse_rate(self.virtual_seconds_per_real_second)
+        except ClockError as error:
+            yield Problem(str(error), path=".virtual_seconds_per_real_second")
 
     async def execute(self, run: Run) -> ClockSet:
         """Sets it, then syncs every server that offers to follow.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from agent_env.steps.contract import UnreadableError
+
 DEFAULT_AGENT = "default-agent"
 """The agent that a step means when it names no target (reference)."""
 
@@ -35,6 +37,10 @@ class EnvironmentTarget:
 Target = SandboxTarget | AgentTarget | EnvironmentTarget
 
 
+class TargetError(UnreadableError, ValueError):
+    """What a step says names no single target, so what depends on its target is not known."""
+
+
 def blank_is_unset(value: object) -> object:
     """Empty or white text counts as not given."""
     return None if isinstance(value, str) and not value.strip() else value
@@ -60,7 +66,7 @@ def choose_target(
         default_agent: With no target at all, the default agent is meant.
 
     Raises:
-        ValueError: Two explicit targets (names both), a container without a sandbox, or none.
+        TargetError: Two explicit targets (names both), a container without a sandbox, or none.
     """
     named = {
         name: value
@@ -70,9 +76,9 @@ def choose_target(
     if len(named) > 1 and named.get("agent_name") == DEFAULT_AGENT:
         del named["agent_name"]
     if len(named) > 1:
-        raise ValueError(f"set at most one of {' and '.join(f'{name} ({value!r})' for name, value in named.items())}")
+        raise TargetError(f"set at most one of {' and '.join(f'{name} ({value!r})' for name, value in named.items())}")
     if container_name and "sandbox_name" not in named:
-        raise ValueError("container_name needs the sandbox_name that it runs on")
+        raise TargetError("container_name needs the sandbox_name that it runs on")
     if "env_id" in named:
         return EnvironmentTarget(named["env_id"])
     if "sandbox_name" in named:
@@ -81,4 +87,4 @@ def choose_target(
         return AgentTarget(named["agent_name"])
     if default_agent:
         return AgentTarget(DEFAULT_AGENT)
-    raise ValueError("names no target; set sandbox_name, agent_name or env_id")
+    raise TargetError("names no target; set sandbox_name, agent_name or env_id")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
+from agent_env.steps.contract import apart
 from agent_env.steps.fields import Number, Texts
 
 
@@ -50,8 +51,12 @@ class CriterionFields(BaseModel):
 def problems_of(criteria: Sequence[CriterionFields]) -> Iterator[Problem]:
     """What is wrong with a step's criteria, by paths relative to the step."""
     for index, criterion in enumerate(criteria):
-        for problem in criterion.problems():
-            yield replace(problem, path=f".criteria[{index}]{problem.path or ''}")
+        yield from apart(_problems_of(criterion, f".criteria[{index}]"))
+
+
+def _problems_of(criterion: CriterionFields, path: str) -> Iterator[Problem]:
+    for problem in criterion.problems():
+        yield replace(problem, path=f"{path}{problem.path or ''}")
 
 
 class ProbeFileExists(CriterionFields):

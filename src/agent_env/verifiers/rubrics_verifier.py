@@ -15,7 +15,7 @@ from pydantic import Field, field_serializer, model_validator
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import Problem
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.fields import Number, OptionalName, Seconds, Texts, Whole, default_to_id
 from agent_env.verifiers.answers import answer_to, failed_answer
 from agent_env.verifiers.judging.filtering import TrajectoryFilter
@@ -150,30 +150,53 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Criteria, labels, and what does not go together."""
-        yield from rubric_problems(self.criteria, self.output_format)
+        return apart(
+            self._criteria_problems(),
+            self._oracle_problems(),
+            self._evidence_shown(),
+            self._without_effect(),
+            self._filter_problems(),
+            self._key_stays(),
+            self._shown_of_the_run(),
+            self._judged_by_another(plan),
+        )
+
+    def _criteria_problems(self) -> Iterator[Problem]:
+        yield from rubric_problems(self.criteria, getattr(self, "output_format", None))
+
+    def _oracle_problems(self) -> Iterator[Problem]:
         yield from oracle_problems(self.oracle, self.criteria)
-        yield from self._output_problems()
+
+    def _filter_problems(self) -> Iterator[Problem]:
         for found in self.trajectory_filter.problems() if self.trajectory_filter is not None else ():
             yield replace(found, path=f".trajectory_filter{found.path}")
+
+    def _key_stays(self) -> Iterator[Problem]:
         if self.default_model_api_base is not None:
             hint = "[model] base_url of the configuration, with its own key"
             yield Problem("a task can't send the judge's key elsewhere", path=".default_model_api_base", hint=hint)
+
+    def _shown_of_the_run(self) -> Iterator[Problem]:
         for name in self.run_context_for_judge or ():
             if name not in {"conversation", "trigger_log"}:
                 yield Problem(f"{name!r} is neither conversation nor trigger_log", path=".run_context_for_judge")
+
+    def _judged_by_another(self, plan: Plan) -> Iterator[Problem]:
         if self.agent_name is not None:
             graded = {getattr(step, "agent_name", None) for step in plan.deployers(self.id, "prompt_agent", prompt_id=self.prompt_id)}
             if self.agent_name in graded:
                 yield Problem(f"agent {self.agent_name!r} would judge its own answer", path=".agent_name")
 
-    def _output_problems(self) -> Iterator[Problem]:
+    def _evidence_shown(self) -> Iterator[Problem]:
         output = self.output_format
         if output.points_at_evidence and not self.use_trajectory:
             yield Problem(f"{output} points at what the agent did", path=".use_trajectory", hint="leave it true")
-        if output is Output.MISTAKES:
+
+    def _without_effect(self) -> Iterator[Problem]:
+        if self.output_format is Output.MISTAKES:
             for name in ("oracle", "judge_batch_size"):
-                if getattr(self, name):
-                    yield Problem(f"{output} scores no criteria, so this means nothing", path=f".{name}", hint="leave it out")
+                if getattr(self, name, None):
+                    yield Problem(f"{self.output_format} scores no criteria, so this means nothing", path=f".{name}", hint="leave it out")
 
     async def execute(self, run: Run) -> Judgement:
         """Judges.

@@ -29,7 +29,7 @@ from agent_env.errors import (
 )
 from agent_env.ids import derive_id
 from agent_env.places import Command, Completed, Deed, Ending, Missing, Place
-from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
+from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import variables
 from agent_env.steps.fields import SECRET, OptionalName, Seconds, Texts, default_to_id
 from agent_env.steps.targets import SandboxTarget
@@ -123,12 +123,14 @@ class RunContainerUnitTestsVerifier(Step, type="run_container_unit_tests_verifie
     def problems(self, plan: Plan) -> Iterator[Problem]:
         """Files are named by whole paths."""
         del plan
-        for name in ("reward_path", "result_paths"):
-            value = getattr(self, name)
-            for index, path in enumerate([value] if isinstance(value, str) else value or ()):
-                if not path.startswith("/"):
-                    at = f".{name}" if isinstance(value, str) else f".{name}[{index}]"
-                    yield Problem(f"{path!r} is no absolute path", path=at)
+        return apart(self._whole("reward_path"), self._whole("result_paths"))
+
+    def _whole(self, name: str) -> Iterator[Problem]:
+        value = getattr(self, name)
+        for index, path in enumerate([value] if isinstance(value, str) else value or ()):
+            if not path.startswith("/"):
+                at = f".{name}" if isinstance(value, str) else f".{name}[{index}]"
+                yield Problem(f"{path!r} is no absolute path", path=at)
 
     async def execute(self, run: Run) -> TestsRan:
         """Runs the tests.

@@ -12,7 +12,7 @@ from itertools import groupby
 from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import field_serializer, model_validator
+from pydantic import field_serializer, field_validator, model_validator
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
@@ -108,9 +108,15 @@ class VerifySandbox(Step, type="verify_sandbox"):
 
     @model_validator(mode="after")
     def _one_target(self) -> Self:
-        if self.target and not self.base_dir.is_absolute():
-            raise ValueError("base_dir must be an absolute path")
+        choose_target(sandbox_name=self.sandbox_name, container_name=self.container_name, agent_name=self.agent_name)
         return self
+
+    @field_validator("base_dir")
+    @classmethod
+    def _whole(cls, value: PurePosixPath) -> PurePosixPath:
+        if not value.is_absolute():
+            raise ValueError("must be an absolute path")
+        return value
 
     @field_serializer("criteria")
     def _as_written(self, criteria: tuple[CriterionFields, ...]) -> list[dict[str, Json]]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.errors import Problem
+from agent_env.steps.contract import apart
 from agent_env.steps.fields import Whole
 from agent_env.verifiers.judging.material import Shown
 from agent_env.verifiers.judging.screenshots import Actions, Choice
@@ -76,11 +77,19 @@ class TrajectoryFilter(BaseModel):
 
     def problems(self) -> Iterator[Problem]:
         """Expressions that are none, by paths relative to the filter."""
-        patterns = {f".always_show_actions.{label}": pattern for label, pattern in self.always_show_actions.items()}
+        return apart(self._shown_problems(), self._excluded_problems())
+
+    def _shown_problems(self) -> Iterator[Problem]:
+        for label, pattern in self.always_show_actions.items():
+            yield from _expression_problems(pattern, f".always_show_actions.{label}")
+
+    def _excluded_problems(self) -> Iterator[Problem]:
         if self.evidence_exclude_pattern is not None:
-            patterns[".evidence_exclude_pattern"] = self.evidence_exclude_pattern
-        for path, pattern in patterns.items():
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(f"is no regular expression: {error}", path=path)
+            yield from _expression_problems(self.evidence_exclude_pattern, ".evidence_exclude_pattern")
+
+
+def _expression_problems(pattern: str, path: str) -> Iterator[Problem]:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        yield Problem(f"is no regular expression: {error}", path=path)

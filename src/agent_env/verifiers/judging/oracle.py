@@ -5,13 +5,14 @@ What it says of them is compared with the labels. A judge that is not good enoug
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from agent_env.errors import Problem
+from agent_env.steps.contract import apart
 from agent_env.steps.fields import Number
 from agent_env.verifiers.judging.agreement import PASSES_AT, Labelled
 from agent_env.verifiers.judging.rubric import RubricCriterion
@@ -76,11 +77,15 @@ def oracle_problems(cases: Sequence[OracleCase], criteria: Sequence[RubricCriter
     """What is wrong with labelled answers, by paths relative to the step."""
     known = {each.id for each in criteria}
     for index, case in enumerate(cases):
-        for id, score in case.expected.items():
-            if id not in known:
-                yield Problem(f"labels the criterion {id!r}, which is not there", path=f".oracle[{index}].expected")
-            elif not 0 <= score <= 1:
-                yield Problem(f"labels {id!r} with {score:g}, which is not from 0 to 1", path=f".oracle[{index}].expected")
+        yield from apart(_label_problems(case, known, f".oracle[{index}].expected"))
+
+
+def _label_problems(case: OracleCase, known: Collection[str], path: str) -> Iterator[Problem]:
+    for id, score in case.expected.items():
+        if id not in known:
+            yield Problem(f"labels the criterion {id!r}, which is not there", path=path)
+        elif not 0 <= score <= 1:
+            yield Problem(f"labels {id!r} with {score:g}, which is not from 0 to 1", path=path)
 
 
 def varied(case: OracleCase) -> Iterator[tuple[Variant, str]]:

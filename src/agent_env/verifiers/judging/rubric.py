@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
+from agent_env.steps.contract import apart
 from agent_env.steps.fields import Number
 
 _SILENT: Final = frozenset({"id", "weight", "pass_threshold"})
@@ -113,19 +114,30 @@ class RubricCriterion(BaseModel):
         return score >= self.pass_threshold if format is Format.PARTIAL else score == 1.0
 
 
-def rubric_problems(criteria: Sequence[RubricCriterion], output: Output) -> Iterator[Problem]:
-    """What is wrong with a list of criteria, by paths relative to the step."""
+def rubric_problems(criteria: Sequence[RubricCriterion], output: Output | None) -> Iterator[Problem]:
+    """What is wrong with a list of criteria, by paths relative to the step. Without an output, what has nothing to do with it."""
     if not criteria:
         yield Problem("there is nothing to judge", path=".criteria")
     seen: set[str] = set()
     for index, each in enumerate(criteria):
-        if each.id in seen:
-            yield Problem(f"the criterion {each.id!r} is listed twice", path=f".criteria[{index}].id")
-        seen.add(each.id)
-        if not each.shown():
-            yield Problem("says nothing about what is asked", path=f".criteria[{index}]", hint='add a "title" or a "description"')
-        if each.outcomes is not None and output is not Output.PARTIAL:
-            yield Problem(f"outcomes mean nothing to {output}", path=f".criteria[{index}].outcomes", hint="output_format: rubric_partial")
+        path = f".criteria[{index}]"
+        yield from apart(_listed_once(each, path, seen), _asks_something(each, path), _outcomes_mean_something(each, path, output))
+
+
+def _listed_once(criterion: RubricCriterion, path: str, seen: set[str]) -> Iterator[Problem]:
+    if criterion.id in seen:
+        yield Problem(f"the criterion {criterion.id!r} is listed twice", path=f"{path}.id")
+    seen.add(criterion.id)
+
+
+def _asks_something(criterion: RubricCriterion, path: str) -> Iterator[Problem]:
+    if not criterion.shown():
+        yield Problem("says nothing about what is asked", path=path, hint='add a "title" or a "description"')
+
+
+def _outcomes_mean_something(criterion: RubricCriterion, path: str, output: Output | None) -> Iterator[Problem]:
+    if output not in {None, Output.PARTIAL} and criterion.outcomes is not None:
+        yield Problem(f"outcomes mean nothing to {output}", path=f"{path}.outcomes", hint="output_format: rubric_partial")
 
 
 def read_score(value: Json) -> float | None:
