@@ -7,8 +7,11 @@ graded and counted; nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar, cast
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,51 @@ class ProblemsError(UserError):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+class Findings:
+    """What is wrong with what a command was given, from sources that know nothing of each other, told in one round."""
+
+    def __init__(self) -> None:
+        self._errors: list[UserError] = []
+        self._problems: list[Problem] = []
+
+    def of(self, read: Callable[[], T], *, given: str | None = None) -> T | None:
+        """What `read` gives; where it refuses, that is kept, and what could be made of it all the same is given.
+
+        Args:
+            read: Raises what is wrong.
+            given: Where its input stands, such as an option, for an error that names no place itself.
+        """
+        try:
+            return read()
+        except UserError as error:
+            self._errors.append(error)
+            if not isinstance(error, ProblemsError):
+                self._problems.append(Problem(error.message, given or error.concerns, hint=error.hint))
+                return None
+            self._problems += error.problems
+            return cast("T | None", error.readable)
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Takes problems that nobody raised."""
+        told = ProblemsError(problems)
+        if told.problems:
+            self._errors.append(told)
+            self._problems += told.problems
+
+    def __bool__(self) -> bool:
+        """Whether anything is wrong so far."""
+        return bool(self._errors)
+
+    def tell(self) -> None:
+        """Raises what was found: a single error as it was, several as one. Equal problems are told once."""
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        if self._errors:
+            told = ProblemsError(dict.fromkeys(self._problems))
+            told.hint = next((error.hint for error in self._errors if isinstance(error, ProblemsError) and error.hint), None)
+            raise told
 
 
 class UsageError(UserError):

@@ -13,6 +13,7 @@ from agent_env.documents.reading import at
 from agent_env.documents.skill import SKILL_FILE, parse_skill
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
+from agent_env.engine.mending import mended
 from agent_env.engine.plan import document_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import DERIVED, LOCAL, MAX_AUTHORED_ID_BYTES, id_problem, segment_problem
@@ -98,13 +99,13 @@ class EntryReader:
         if not isinstance(data, list):
             self._notes.problem(path, "a bundle's task is a list of steps", path="$", hint='write [ {"id": …, "type": …}, … ]')
             return None
-        try:
-            task = parse_task(data, source=path, task_id=id, strict=self._strict, checked=True)
-        except ProblemsError:
+        found: list[Problem] = []
+        task = parse_task(data, source=path, task_id=id, strict=self._strict, checked=True, problems=found)
+        if found:
             self._notes.problems += document_problems(data, source=path, task_id=id, strict=self._strict)
-            return None
+            task = mended(task, found)[0]
         self._notes.warnings += task.warnings
-        return Entry(BundleKind.TASK, name, id, path, "task", task=task)
+        return Entry(BundleKind.TASK, name, id, path, "task", task=task, found=tuple(found))
 
     def _noted_json(self, node: Node, path: str) -> Json | None:
         before = len(self._notes.problems)

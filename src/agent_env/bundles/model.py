@@ -71,6 +71,8 @@ class Entry:
     """The entry's toml; nothing where there is none."""
     task: TaskDocument | None = None
     """A task's document, as written; only for tasks."""
+    found: tuple[Problem, ...] = ()
+    """What is wrong with the task's steps or their graph, so that its document is one that was mended: it is planned, and never run."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """What a folder entry holds, beside its own toml: POSIX path in NFC → the real file."""
     folder: Path | None = None

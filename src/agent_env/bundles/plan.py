@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.documents import UNWRITABLE, WRITABLE, PlannedArtifacts, image_context
 from agent_env.bundles.entries import DOCKERFILE
@@ -28,7 +28,7 @@ from agent_env.documents.seeds import read_csv
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
 from agent_env.documents.updates import Json
-from agent_env.engine.plan import Suite, document_problems, plan_task
+from agent_env.engine.plan import Suite, TaskPlan, plan_task
 from agent_env.environments.registry import provider_types
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
 from agent_env.steps.contract import EntityRef
@@ -78,7 +78,7 @@ def plan_folder(
         environ: Where `HOME` is looked up.
 
     Raises:
-        ProblemsError: Everything wrong, in one round.
+        ProblemsError: Everything wrong, in one round. Its `readable` is the plan as far as the folder can be read.
     """
     with _uncollected():
         reading = read_bundle(root, id_root=id_root, name=name, strict=strict, environ=environ)
@@ -89,7 +89,7 @@ def plan_folder(
         plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
         plan = planner.with_seeds(plan, seeds, numbered=numbered)
     if planner.problems:
-        raise ProblemsError(sorted_problems(planner.problems))
+        raise ProblemsError(sorted_problems(planner.problems), readable=plan)
     return plan
 
 
@@ -136,6 +136,7 @@ class Planner:
         """Of images that are built, by path of their entry."""
         self._servers: dict[str, tuple[str, str]] = {}
         """Environments that are ready, by id: type, and the name of the server."""
+        self._unsound: dict[str, TaskPlan] = {}
 
     def plan(self, tasks: Sequence[str], evals: Sequence[str], *, everything: bool, unread: bool) -> BundlePlan:
         """The chosen tasks and evals, and what they need."""
@@ -148,7 +149,7 @@ class Planner:
         planned: dict[tuple[str, int | None], PlannedTask] = {}
         for resolved in closure:
             if resolved.task is not None:
-                self._plan_task(resolved.task, resolved.entry.path, artifacts, planned)
+                self._plan_task(resolved.task, resolved.entry.path, artifacts, planned, resolved.entry.found)
         planned_evals = [self._plan_eval(resolved, planned, artifacts) for resolved in closure if resolved.entry.kind is BundleKind.EVAL]
         positions = {key: index for index, key in enumerate(planned)}
         used = {resolved.entry.path for resolved in closure}
@@ -161,6 +162,7 @@ class Planner:
                 Write(resolved, self._lookups.root_of(resolved.entry), self._contexts.get(resolved.entry.path)) for resolved in closure
             ),
             tasks=tuple(planned.values()),
+            unsound=self._unsound,
             evals=tuple(evals_of),
             skipped=tuple(entry.path for entry in self._bundle.of(BundleKind.TASK) if entry.path not in used and not (tasks or evals)),
             warnings=sorted_problems(self._warnings),
@@ -182,8 +184,9 @@ class Planner:
         except ProblemsError as error:
             self.problems += error.problems
             return plan
-        tasks = {task.name: task.plan for task in plan.tasks}
-        problems, warnings = seed_findings(table, tasks, numbered=numbered, strict=self._strict)
+        tasks, all_read = {task.name: task.plan for task in plan.tasks}, not self._bundle.broken
+        found = seed_findings(table, tasks, plan.unsound, numbered=numbered, strict=self._strict, all_read=all_read)
+        problems, warnings = found
         self.problems += problems
         return replace(plan, seeds=table, warnings=sorted_problems([*plan.warnings, *warnings]))
 
@@ -295,13 +298,22 @@ class Planner:
         return stored.type, str(stored.body.get("environment_name") or stored.body.get("service_name"))
 
     def _plan_task(
-        self, task: TaskDocument, name: str, artifacts: PlannedArtifacts, planned: dict[tuple[str, int | None], PlannedTask]
+        self,
+        task: TaskDocument,
+        name: str,
+        artifacts: PlannedArtifacts,
+        planned: dict[tuple[str, int | None], PlannedTask],
+        found: Sequence[Problem] = (),
     ) -> None:
-        told = {(problem.file, problem.path) for problem in self.problems if problem.file == name} if self.problems else set()
+        """Plans a task, or as much of it as can be read. Of a field of which something is told already, nothing more is said."""
+        told = {problem.path for problem in self.problems if problem.file == name and _is_of_a_field(problem)}
+        options: dict[str, Any] = {"artifacts": artifacts, "overrides": self._overrides, "strict": self._strict, "suite": self._suite}
         try:
-            plan = plan_task(task, source=name, artifacts=artifacts, overrides=self._overrides, strict=self._strict, suite=self._suite)
+            plan = plan_task(task, source=name, found=found, **options)
         except ProblemsError as error:
-            self.problems += [problem for problem in error.problems if (problem.file, problem.path) not in told]
+            self.problems += [problem for problem in error.problems if problem.path not in told]
+            if isinstance(error.readable, TaskPlan):
+                self._unsound[name] = error.readable
             return
         self._warnings += plan.warnings
         planned[task.id, task.version] = PlannedTask(task.id, name, plan, task.version)
@@ -326,12 +338,18 @@ class Planner:
         planned: dict[tuple[str, int | None], PlannedTask],
     ) -> None:
         """A task of the stores that an eval names."""
+        found: list[Problem] = []
         try:
-            task = parse_task(dict(body), source=reference.id, task_id=reference.id)
-        except ProblemsError:
-            self.problems += document_problems(dict(body), source=reference.id, task_id=reference.id, strict=self._strict)
+            task = parse_task(dict(body), source=reference.id, task_id=reference.id, problems=found)
+        except ProblemsError as error:
+            self.problems += error.problems
             return
-        self._plan_task(replace(task, version=reference.version), reference.id, artifacts, planned)
+        self._plan_task(replace(task, version=reference.version), reference.id, artifacts, planned, found)
+
+
+def _is_of_a_field(problem: Problem) -> bool:
+    """Not of a step as a whole, or of the whole task."""
+    return problem.path is not None and problem.path.count(".") > problem.path.startswith("$.steps[")
 
 
 def plan_bundle_named(

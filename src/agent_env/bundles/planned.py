@@ -66,6 +66,8 @@ class BundlePlan:
     writes: tuple[Write, ...]
     """In the order of writing: what others need comes first, tasks and evals last."""
     tasks: tuple[PlannedTask, ...]
+    unsound: Mapping[str, TaskPlan] = field(default_factory=dict)
+    """Tasks with something wrong, by name, as far as they could be read: asked about with the others, and never run."""
     evals: tuple[PlannedEval, ...] = ()
     skipped: tuple[str, ...] = ()
     """Tasks that no selected eval names."""
@@ -74,3 +76,8 @@ class BundlePlan:
     """Documents of the stores that are used unpinned → the newest version while planning."""
     seeds: SeedTable | None = None
     """The file of seeds that was given: a run of each task for each of its rows."""
+
+    @property
+    def plans(self) -> Mapping[str, TaskPlan]:
+        """Every task that could be read, by name."""
+        return {**{task.name: task.plan for task in self.tasks}, **self.unsound}

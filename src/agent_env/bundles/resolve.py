@@ -20,6 +20,7 @@ from agent_env.bundles.references import (
 )
 from agent_env.documents.task import TaskDocument
 from agent_env.documents.updates import Json
+from agent_env.engine.mending import mended
 from agent_env.errors import Problem
 from agent_env.ids import LOCAL
 from agent_env.steps.contract import EntityRef
@@ -66,6 +67,8 @@ class TaskResolver:
         self._task = task
         self._outputs: dict[str, Output] = {}
         self._references: list[Reference] = []
+        self._unsure = mended(task, entry.found)[1] if entry.found else frozenset[str]()
+        """Steps of which it is not known what they wait for."""
 
     def resolve(self) -> ResolvedEntry:
         """The task with ids where the author wrote names."""
@@ -73,7 +76,7 @@ class TaskResolver:
         self._outputs = {output.id.removeprefix(f"{self._task.id}/"): output for output in found} | {output.id: output for output in found}
         changed: dict[int, list[tuple[Path, str]]] = {}
         for index, written in enumerate(self._task.steps):
-            declared = self._resolver.declared(written["type"])
+            declared = self._resolver.declared(written.get("type", ""))
             changes = list(self._defaults(written)) if self._resolver.has_defaults else []
             step = {**written, **{str(path[0]): value for path, value in changes}} if changes else written
             if declared is None:
@@ -86,7 +89,7 @@ class TaskResolver:
 
     def _defaults(self, step: Mapping[str, Json]) -> Iterator[tuple[Path, str]]:
         """What `bundle.toml` says where the step says nothing."""
-        for field, setting in DEFAULTED.get(step["type"], {}).items():
+        for field, setting in DEFAULTED.get(step.get("type", ""), {}).items():
             value = getattr(self._resolver.settings, setting)
             if value is not None and step.get(field) is None:
                 yield (field,), value
@@ -121,13 +124,15 @@ class TaskResolver:
         if site.artifact_type and output.artifact_type and site.artifact_type != output.artifact_type:
             message = f"step {output.step_id!r} writes an artifact of type {output.artifact_type!r}; {site.artifact_type!r} is needed here"
             self._resolver.problem(site, message)
-        if output.step_id not in self._task.ancestors(self._task.steps[index]["id"]):
+        step_id = self._task.steps[index]["id"]
+        before = self._task.ancestors(step_id)
+        if output.step_id not in before and self._unsure.isdisjoint({step_id, *before}):
             message = f"nothing makes this step wait for {output.step_id!r}, which writes it"
             self._resolver.problem(site, message, f"add {output.step_id!r} to depends_on")
 
     def _find_outputs(self) -> Iterator[Output]:
         for index, step in enumerate(self._task.steps):
-            declared = self._resolver.declared(step["type"])
+            declared = self._resolver.declared(step.get("type", ""))
             for ref, keys in declared if isinstance(declared, list) else ():
                 if ref.role == "output":
                     yield from self._outputs_of(index, step, ref, keys)

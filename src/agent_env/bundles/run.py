@@ -21,7 +21,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.events import Event
 from agent_env.engine.options import RunOptions
 from agent_env.engine.outcome import RunOutcome, described
-from agent_env.errors import AgentEnvError, ProblemsError, SupersededError
+from agent_env.errors import AgentEnvError, Findings, SupersededError
 from agent_env.ids import new_run_id
 from agent_env.waiting import together
 
@@ -179,7 +179,12 @@ def dry_run(request: BundleRunRequest, stores: WriteStores) -> DryRun:
     Raises:
         ProblemsError: Everything wrong, in one round.
     """
-    written = materialise(plan_request(request, stores), stores, dry_run=True)
+    return predicted(request, plan_request(request, stores), stores)
+
+
+def predicted(request: BundleRunRequest, plan: BundlePlan, stores: WriteStores) -> DryRun:
+    """What a call would do with a plan that is sound. Writes nothing."""
+    written = materialise(plan, stores, dry_run=True)
     return DryRun(written, len(written.plan.tasks) * request.attempts * max(1, len(seeds_of(request, written.plan))))
 
 
@@ -189,19 +194,21 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     Cancelling it cancels every run that is under way; each tears its places down, unless it is cancelled again.
 
     Raises:
-        NotFoundError: The agent that the request names is not there; nothing was written or run.
-        ProblemsError: Something is wrong with the bundle; nothing was written or run.
+        NotFoundError: The agent that the request names is not there, and nothing else is wrong; nothing was written or run.
+        ProblemsError: Everything wrong with the bundle, and all that can't be done of it here; nothing was written or run.
         StorageError: The stores can't be used.
     """
     from agent_env.bundles.named_agents import needs_of, refuse_unknown
 
-    stores = engine.stores
-    refuse_unknown(request.overrides, stores)
-    plan = await asyncio.to_thread(plan_request, request, stores)
-    needs, replayed = needs_of(plan.writes, stores), bool(request.models.get("replay"))
-    found = await engine.preflight({task.name: task.plan for task in plan.tasks}, request.overrides, needs=needs, replayed=replayed)
-    if found.problems:
-        raise ProblemsError(found.problems)
+    stores, found = engine.stores, Findings()
+    found.of(lambda: refuse_unknown(request.overrides, stores), given="--agent")
+    plan = await asyncio.to_thread(found.of, partial(plan_request, request, stores))
+    if plan is not None:
+        needs, replayed = needs_of(plan.writes, stores), bool(request.models.get("replay"))
+        refused = await engine.preflight(plan.plans, request.overrides, needs=needs, replayed=replayed)
+        found.of(refused.refuse)
+    found.tell()
+    assert plan is not None
     on_wait = observer.on_wait if observer else None
     bundles = {write.bundle_id for write in plan.writes}
     async with bundle_locks(config.state_root / "locks", bundles, limits=config.limits, on_wait=on_wait):

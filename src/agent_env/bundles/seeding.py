@@ -12,17 +12,26 @@ from agent_env.errors import Problem, ProblemsError
 
 
 def seed_findings(
-    table: SeedTable | None, tasks: Mapping[str, TaskPlan], *, numbered: bool = False, strict: bool = False
+    table: SeedTable | None,
+    tasks: Mapping[str, TaskPlan],
+    unsound: Mapping[str, TaskPlan] | None = None,
+    *,
+    numbered: bool = False,
+    strict: bool = False,
+    all_read: bool = True,
 ) -> tuple[list[Problem], list[Problem]]:
     """Problems and warnings of filling tasks with the rows of a table.
 
     Args:
         table: The seeds, if any.
         tasks: Source → task.
+        unsound: The same of tasks with something wrong, which are not filled.
         numbered: `<seed>` is filled with a number for each run.
         strict: Warnings are problems.
+        all_read: There are no tasks beside these; else one may have the placeholder that these lack.
     """
-    remarks = seed_remarks(table, {name: task.documents for name, task in tasks.items()}, numbered=SEED_KEY if numbered else None)
+    documents = {name: task.documents for name, task in {**tasks, **(unsound or {})}.items()}
+    remarks = seed_remarks(table, documents, numbered=SEED_KEY if numbered else None, all_read=all_read)
     problems = [problem for row in _rows(table, numbered=numbered) for task in tasks.values() for problem in _misfits(task, *row)]
     return ([*problems, *remarks], []) if strict else (problems, remarks)
 

@@ -16,7 +16,7 @@ from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
 from agent_env.cli.session import opened_engine, run_async
-from agent_env.errors import AgentEnvError, ProblemsError, UsageError
+from agent_env.errors import AgentEnvError, Findings, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
@@ -39,6 +39,10 @@ class Job:
     def wanted(self) -> Wanted:
         """The run as its user asked for it."""
         return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
+
+
+Prepare = Callable[["Engine", Findings], Sequence[Job]]
+"""Gives the runs that are wanted; those of a task with something wrong, which goes to the findings, are asked about and not run."""
 
 
 @dataclass(slots=True)
@@ -90,11 +94,11 @@ class Presentation:
         return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
-def run_jobs(prepare: Callable[[Engine], Sequence[Job]], concurrency: int, how: Presentation, group_id: str) -> int:
+def run_jobs(prepare: Prepare, concurrency: int, how: Presentation, group_id: str) -> int:
     """Runs them all, shows what became of them, and returns the exit code.
 
     Args:
-        prepare: Reads and plans with the engine's stores; its errors end the command before anything runs.
+        prepare: Reads and plans with the engine's stores; what is wrong is told before anything runs, with what can't be done here.
         concurrency: How many at once.
         how: What is shown and written.
         group_id: What the jobs have in common.
@@ -207,7 +211,7 @@ def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
 
 
 async def _run_all(
-    prepare: Callable[[Engine], Sequence[Job]],
+    prepare: Prepare,
     concurrency: int,
     how: Presentation,
     watcher: Watcher,
@@ -218,11 +222,12 @@ async def _run_all(
     from agent_env.waiting import together
 
     async with opened_engine() as engine:
-        jobs = prepare(engine)
+        found = Findings()
+        jobs = prepare(engine, found)
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
-            if (found := await engine.preflight(of_them, overrides, replayed=all(job.options.replay for job in jobs))).problems:
-                raise ProblemsError(found.problems)
+            found.of((await engine.preflight(of_them, overrides, replayed=all(job.options.replay for job in jobs))).refuse)
+        found.tell()
         agenda.not_started = {number: job.wanted for number, job in enumerate(jobs)}
         watcher.total = len(jobs)
         slots = asyncio.Semaphore(concurrency)

@@ -12,7 +12,7 @@ from agent_env.cli.models import of_models
 from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.session import configuration, opened_engine, opened_stores, stores_of
-from agent_env.errors import UsageError
+from agent_env.errors import Findings, UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.installed import Found
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent_env.bundles.run import BundleRunRequest, TaskRun
     from agent_env.bundles.work import WorkItem
     from agent_env.engine import Event
+    from agent_env.errors import Problem
 
 
 class Observer:
@@ -103,16 +104,22 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
 def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:
     """Shows everything that a run would find out before it starts anything."""
     from agent_env.bundles.report import dry_run_lines, dry_run_report
-    from agent_env.bundles.run import dry_run as predict
+    from agent_env.bundles.run import plan_request, predicted
     from agent_env.cli.preflight import refuse_unable
 
+    request, wrong = _request(found, given, overrides), Findings()
+    unknown: Sequence[Problem] | None = None
     with opened_stores() as memory:
         stores = stores_of(memory)
-        refuse_unknown(overrides, stores)
-        done = predict(_request(found, given, overrides), stores)
-        plans, needs = {task.name: task.plan for task in done.plan.tasks}, needs_of(done.plan.writes, stores)
-        unknown = refuse_unable(plans, overrides, needs, replayed=given["replay"] is not None)
-    remarks = [*without_effect(plans.values(), overrides), *unknown]
+        wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        plan = wrong.of(lambda: plan_request(request, stores))
+        if plan is not None:
+            needs, replayed = needs_of(plan.writes, stores), given["replay"] is not None
+            unknown = wrong.of(lambda: refuse_unable(plan.plans, overrides, needs, replayed=replayed))
+        wrong.tell()
+        assert plan is not None
+        done = predicted(request, plan, stores)
+    remarks = [*without_effect(plan.plans.values(), overrides), *(unknown or ())]
     if given["as_json"]:
         report = dry_run_report(done)
         write_json({**report, "warnings": [*report["warnings"], *map(str, remarks)]})

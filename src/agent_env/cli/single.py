@@ -10,14 +10,15 @@ from agent_env.cli.batch import Job, Presentation, run_jobs
 from agent_env.cli.models import of_models
 from agent_env.cli.output import line, warn, write_json
 from agent_env.cli.session import configuration, opened_stores, stores_of
-from agent_env.cli.tasks import planned, planned_file, start_context, with_seeds
-from agent_env.errors import ProblemsError
+from agent_env.cli.tasks import planned, planned_file, start_context, with_chosen_agents, with_seeds
+from agent_env.errors import Findings, ProblemsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from agent_env.artifacts import Artifacts
     from agent_env.engine import Engine, TaskPlan
+    from agent_env.errors import Problem
     from agent_env.stores import Documents
 
 
@@ -33,18 +34,18 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     """
     import secrets
 
-    from agent_env.bundles.named_agents import with_agents, without_effect
+    from agent_env.bundles.named_agents import refuse_unknown, without_effect
     from agent_env.bundles.work import default_concurrency, derived_seed
     from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
 
-    def plan(documents: Documents, artifacts: Artifacts) -> tuple[TaskPlan, list[dict[str, str]]]:
+    def plan(documents: Documents, artifacts: Artifacts, wrong: Findings) -> tuple[TaskPlan | None, list[dict[str, str]]]:
         def read() -> TaskPlan:
             if file is not None:
                 return planned_file(artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
             return planned(documents, artifacts, text, overrides=overrides, strict=given["strict"])
 
-        return with_seeds(read, given["seeds"], numbered=given["seed"] is not None, strict=given["strict"])
+        return with_seeds(read, given["seeds"], wrong, numbered=given["seed"] is not None, strict=given["strict"])
 
     if given["dry_run"]:
         return _dry_run(plan, text, given, overrides)
@@ -54,9 +55,14 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
 
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine) -> list[Job]:
-        task, found = plan(engine.stores.documents, engine.stores.artifacts)
-        chosen = with_agents([task], overrides, engine.stores, default_id=config.default_agent_id)
+    def prepare(engine: Engine, wrong: Findings) -> list[Job]:
+        task, found = plan(engine.stores.documents, engine.stores.artifacts, wrong)
+        if task is None:
+            wrong.of(lambda: refuse_unknown(overrides, engine.stores), given="--agent")
+            return []
+        chosen = with_chosen_agents(task, overrides, engine.stores, wrong, default_id=config.default_agent_id)
+        if wrong:
+            return [Job(text, task, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*task.warnings, *without_effect([task], overrides)])
         rows = found or [{}]
         jobs = []
@@ -95,12 +101,17 @@ def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[
     from agent_env.bundles.named_agents import needs_of, refuse_unknown, without_effect
     from agent_env.cli.preflight import refuse_unable
 
+    wrong = Findings()
+    unknown: Sequence[Problem] | None = None
     with opened_stores() as memory:
         stores = stores_of(memory)
-        refuse_unknown(overrides, stores)
-        task, rows = plan(stores.documents, stores.artifacts)
-        unknown = refuse_unable({task.source: task}, overrides, needs_of((), stores), replayed=given["replay"] is not None)
-    remarks = [*without_effect([task], overrides), *unknown]
+        wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        task, rows = plan(stores.documents, stores.artifacts, wrong)
+        if task is not None:
+            needs, replayed = needs_of((), stores), given["replay"] is not None
+            unknown = wrong.of(lambda: refuse_unable({task.source: task}, overrides, needs, replayed=replayed))
+    wrong.tell()
+    remarks = [*without_effect([task], overrides), *(unknown or ())]
     runs = given["attempts"] * max(1, len(rows))
     warnings = [str(warning) for warning in (*task.warnings, *remarks)]
     if given["as_json"]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from agent_env.errors import NotFoundError, Problem, ProblemsError
+from agent_env.errors import Findings, NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
     from agent_env.engine import TaskPlan
+    from agent_env.engine.options import Stores
     from agent_env.stores import Document, Documents
-
-T = TypeVar("T")
 
 COLLECTION = "tasks"
 
@@ -46,10 +46,10 @@ def planned(
     version: int | None = None,
     *,
     overrides: Mapping[str, Any] | None = None,
-    preset: Mapping[str, Any] | None = None,
+    preset: Mapping[str, Any] | None = MappingProxyType({}),
     strict: bool = False,
 ) -> TaskPlan:
-    """A stored task, checked and ready to run."""
+    """A stored task, checked and ready to run. See `plan_task` for the arguments."""
     from agent_env.engine import plan_document
 
     document = stored_task(documents, id, version)
@@ -87,36 +87,42 @@ def start_context(given: Path | None, *, agent_model: str | None, agent_artifact
 
 
 def with_seeds(
-    read: Callable[[], TaskPlan], seeds: Path | None, *, numbered: bool = False, strict: bool = False
-) -> tuple[TaskPlan, list[dict[str, str]]]:
+    read: Callable[[], TaskPlan], seeds: Path | None, found: Findings, *, numbered: bool = False, strict: bool = False
+) -> tuple[TaskPlan | None, list[dict[str, str]]]:
     """A task and the rows of a CSV file that fill its placeholders; empty without a file.
 
     Args:
         read: Plans the task.
         seeds: The file, whatever its name ends in.
+        found: Takes everything wrong with both, and with filling one from the other. The task is then as much of it as can be read.
         numbered: `<seed>` is filled with a number for each run.
         strict: Warnings are problems.
-
-    Raises:
-        ProblemsError: Everything wrong with both, and with filling one from the other.
     """
     from dataclasses import replace
 
     from agent_env.bundles.seeding import seed_findings
     from agent_env.documents.seeds import read_csv
 
-    (task, problems), (table, others) = _tried(read), _tried(lambda: read_csv(seeds) if seeds is not None else None)
-    if task is None or others:
-        raise ProblemsError([*problems, *others])
-    misfits, warnings = seed_findings(table, {task.source: task}, numbered=numbered, strict=strict)
-    if misfits:
-        raise ProblemsError(misfits)
+    own = Findings()
+    task = own.of(read)
+    found.of(own.tell)
+    table = found.of(lambda: read_csv(seeds)) if seeds is not None else None
+    if task is None or (seeds is not None and table is None):
+        return task, []
+    sound, unsound = ({}, {task.source: task}) if own else ({task.source: task}, {})
+    misfits, warnings = seed_findings(table, sound, unsound, numbered=numbered, strict=strict)
+    found.add(misfits)
     rows = list(table.rows) if table is not None else []
     return replace(task, warnings=(*task.warnings, *warnings)), rows
 
 
-def _tried(read: Callable[[], T]) -> tuple[T | None, tuple[Problem, ...]]:
-    try:
-        return read(), ()
-    except ProblemsError as error:
-        return None, error.problems
+def with_chosen_agents(
+    plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Findings, *, default_id: str
+) -> Mapping[str, Any]:
+    """`with_agents`, which writes, where nothing is wrong so far; else only whether the agent that the call names is there."""
+    from agent_env.bundles.named_agents import refuse_unknown, with_agents
+
+    if found:
+        found.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        return overrides
+    return found.of(lambda: with_agents([plan], overrides, stores, default_id=default_id)) or overrides

@@ -27,7 +27,9 @@ class _Site:
     path: str
 
 
-def seed_remarks(table: SeedTable | None, tasks: Mapping[str, Sequence[Json]], *, numbered: str | None = None) -> list[Problem]:
+def seed_remarks(
+    table: SeedTable | None, tasks: Mapping[str, Sequence[Json]], *, numbered: str | None = None, all_read: bool = True
+) -> list[Problem]:
     r"""Columns that fill nothing, placeholders that nothing fills, rows without a value for one. Remarks, not errors: texts may hold `<b>`.
 
     A name between `<name>` and `</name>` in one text is markup, and `<\name>` is said to be text: neither is a placeholder.
@@ -36,6 +38,7 @@ def seed_remarks(table: SeedTable | None, tasks: Mapping[str, Sequence[Json]], *
         table: The file of seeds; None when only `numbered` is filled.
         tasks: Source → its steps as written.
         numbered: A placeholder that is filled by other means with a number for each run.
+        all_read: There are no tasks beside these; else what fills nothing here may fill something there.
     """
     filled = {*(table.columns if table else ()), *([numbered] if numbered else ())}
     if not filled:
@@ -45,9 +48,9 @@ def seed_remarks(table: SeedTable | None, tasks: Mapping[str, Sequence[Json]], *
     used = {name: site for sites in reversed(found.values()) for name, site in sites.items()}
     named = {step.get(key) for steps in tasks.values() for step in steps for key in _NAME_A_COLUMN}
     if table is not None:
-        remarks += _unused(table, used, {*NAMING, *named})
+        remarks += _unused(table, used, {*NAMING, *named}) if all_read else ()
         remarks += _gaps(table, used)
-    if numbered is not None and numbered not in used:
+    if numbered is not None and numbered not in used and all_read:
         remarks.append(Problem(f"no task has <{numbered}>, so the number fills nothing", f"--{numbered}"))
     return remarks
 

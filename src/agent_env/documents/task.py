@@ -105,11 +105,11 @@ def parse_task(
     if task_id is None or (isinstance(task_id, str) and id_problem(task_id)):
         wrong = f"the task id {task_id!r} {id_problem(task_id)}" if task_id is not None else "the task has no id"
         found.append(Problem(wrong, source))
-    readable = isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
-    if not isinstance(task_id, str) or not readable or (found and problems is None):
+    if not isinstance(task_id, str) or not isinstance(steps, list) or (found and problems is None):
         raise ProblemsError(found)
     if problems is not None:
         problems += found
+        steps = [step if isinstance(step, dict) else {} for step in steps]
     envelopes = tuple(_envelope(step, i) for i, step in enumerate(steps))
     return TaskDocument(task_id, version, tuple(steps), envelopes, extra, tuple(warnings))
 

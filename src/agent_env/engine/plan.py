@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from agent_env.documents.seeds import substitute
@@ -48,7 +49,8 @@ class TaskPlan:
     steps: Mapping[str, Step]
     graph: Graph
     artifacts: ArtifactSource | None = None
-    preset_context: Mapping[str, Json] = field(default_factory=dict)
+    preset_context: Mapping[str, Json] | None = field(default_factory=dict)
+    """What the run starts with; None could not be read."""
     warnings: tuple[Problem, ...] = ()
     origin: tuple[Mapping[str, Json], ...] = ()
     """The steps before a seed was put in."""
@@ -123,7 +125,9 @@ class TaskPlan:
         return None if self.artifacts is None else self.artifacts.environment(id, version)
 
     def preset(self, list: str) -> Sequence[Mapping[str, Json]]:
-        """Records that the run starts with."""
+        """Records that the run starts with. Raises `UnreadableError` where they could not be read."""
+        if self.preset_context is None:
+            raise UnreadableError("the context that the run starts with")
         records = self.preset_context.get(list)
         return records if isinstance(records, Sequence) and not isinstance(records, str) else ()
 
@@ -208,7 +212,7 @@ def plan_task(
     source: str = "task",
     artifacts: ArtifactSource | None = None,
     overrides: Mapping[str, Json] | None = None,
-    preset: Mapping[str, Json] | None = None,
+    preset: Mapping[str, Json] | None = MappingProxyType({}),
     strict: bool = False,
     suite: Suite | None = None,
     found: Sequence[Problem] = (),
@@ -220,7 +224,7 @@ def plan_task(
         source: Its file or id, as messages will name it.
         artifacts: Where its artifacts are looked up.
         overrides: `user_overrides` of the run; their `step_params` must name steps.
-        preset: The context that the run starts with: its records count as provided.
+        preset: The context that the run starts with: its records count as provided. None could not be read, so it may provide anything.
         strict: Warnings are problems.
         suite: Shared by the tasks that are planned together.
         found: What `parse_task` found wrong with its envelope; it is told together with the rest.
@@ -235,10 +239,10 @@ def plan_task(
         task, unsure = mended(task, found)
     steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems, suite=suite)
     warnings.extend(remarks)
-    plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset or {})
+    plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset)
     problems.extend(_named(source, _override_problems(steps, overrides or {})))
     unread = {str(document.get("id")): _with_meant_type(document) for document in task.steps if document.get("id") not in steps}
-    for fatal, problem in name_problems(steps, graph, preset or {}, unsure, unread):
+    for fatal, problem in name_problems(steps, graph, preset, unsure, unread) if preset is not None else ():
         (problems if fatal else warnings).append(replace(problem, file=source))
     problems.extend(_own_problems(plan, source))
     problems = sorted(dict.fromkeys(problems), key=step_position)

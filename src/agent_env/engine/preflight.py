@@ -1,9 +1,12 @@
-"""What providers can't do of tasks, asked before anything is written or started."""
+"""What providers can't do of tasks, asked before anything is written or started.
+
+Also of tasks with something wrong: what can be known of their other steps and fields is told in the same round.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -15,8 +18,9 @@ from agent_env.engine.prefetch import chain_of
 from agent_env.engine.preflight_environments import environments_refused
 from agent_env.engine.preflight_models import ModelsAsked
 from agent_env.engine.preflight_values import values_missing
-from agent_env.errors import AgentEnvError, Problem, UnsupportedError, UserError
+from agent_env.errors import AgentEnvError, Problem, ProblemsError, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
+from agent_env.steps.contract import UnreadableError
 from agent_env.steps.requests import GRANT_HINT, docker_refusal
 from agent_env.waiting import deadline
 
@@ -49,6 +53,11 @@ class Preflight:
     def problems(self) -> list[Problem]:
         """All of it: what keeps the tasks from running here."""
         return [*self.mistakes, *self.inabilities]
+
+    def refuse(self) -> None:
+        """Raises `ProblemsError` with what keeps the tasks from running here, if anything does."""
+        if self.problems:
+            raise ProblemsError(self.problems)
 
 
 async def preflight(
@@ -141,14 +150,16 @@ async def sandbox_findings(
     answers: dict[str, tuple[bool, str] | None] = {}
     found: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for source, path, step in _deploys(plans):
-        if id(step) not in forms:  # a suite has one step for all that are equal
-            chain = str(overrides.get("sandbox") or step.sandbox_type or default)
-            forms[id(step)] = form = f"{chain} {_spec(step, limits)!r}"
-            if form not in answers:
-                answers[form] = await _refusal(chain, step, providers, limits)
-        refusal = answers[forms[id(step)]]
-        if refusal is not None:
-            found.setdefault(refusal, []).append((source, path))
+        with suppress(UnreadableError):
+            if id(step) not in forms:  # a suite has one step for all that are equal
+                chain = str(overrides.get("sandbox") or step.sandbox_type or default)
+                form = f"{chain} {_spec(step, limits)!r}"
+                if form not in answers:
+                    answers[form] = await _refusal(chain, step, providers, limits)
+                forms[id(step)] = form
+            refusal = answers[forms[id(step)]]
+            if refusal is not None:
+                found.setdefault(refusal, []).append((source, path))
     told = {
         mistaken: tuple(
             Problem(f"{why}{_and_more(places)}", *places[0], hint=None if mistaken else "agent-env doctor says what this machine can do")
@@ -163,14 +174,16 @@ async def sandbox_findings(
 def _refused(plans: Mapping[str, TaskPlan], granted: frozenset[str]) -> Iterator[Problem]:
     """Containers that want what this user grants to none."""
     for source, path, step in _steps(plans, STARTING):
-        why = cast("RunDockerContainer", step).request().refusal(granted)
-        if why is not None:
-            yield Problem(why, source, path, hint=GRANT_HINT)
+        with suppress(UnreadableError):
+            why = cast("RunDockerContainer", step).request().refusal(granted)
+            if why is not None:
+                yield Problem(why, source, path, hint=GRANT_HINT)
     for source, path, step in _steps(plans, "deploy_agent"):
-        agent = cast("DeployAgent", step)
-        why = docker_refusal(agent.agent_name, granted) if agent.enable_docker else None
-        if why is not None:
-            yield Problem(why, source, f"{path}.enable_docker", hint=GRANT_HINT)
+        with suppress(UnreadableError):
+            agent = cast("DeployAgent", step)
+            why = docker_refusal(agent.agent_name, granted) if agent.enable_docker else None
+            if why is not None:
+                yield Problem(why, source, f"{path}.enable_docker", hint=GRANT_HINT)
 
 
 def _deploys(plans: Mapping[str, TaskPlan]) -> Iterator[tuple[str, str, DeploySandbox]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from agent_env.documents.updates import Json
 from agent_env.engine.fallback import links
@@ -13,12 +13,13 @@ from agent_env.environments.registry import BUILT_IN
 from agent_env.errors import AgentEnvError, Problem
 from agent_env.places import Shape
 from agent_env.sandboxes.contract import BuildsImages
+from agent_env.steps.contract import UnreadableError
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
     from agent_env.defaults import Limits
     from agent_env.sandboxes.contract import Capabilities, Provider
-    from agent_env.steps.contract import Step
+    from agent_env.steps.deploy_env import DeployEnv
 
 DEPLOYING = "deploy_env"
 OVERRIDE = "env_sandbox"
@@ -54,8 +55,12 @@ async def environments_refused(
             step = plan.steps.get(step_id)
             if step is None or step.type_name != DEPLOYING:
                 continue
-            needs = _needs(step, plan)
-            chain = links(str(overrides.get(OVERRIDE) or getattr(step, "sandbox_type", None) or default))
+            deploy = cast("DeployEnv", step)
+            try:
+                needs, chosen = _needs(deploy, plan), overrides.get(OVERRIDE) or deploy.sandbox_type or default
+            except UnreadableError:
+                continue
+            chain = links(str(chosen))
             reasons = [(name, await asking.why_not(name, needs)) for name in chain]
             if needs and all(why is not None for _, why in reasons):
                 told = "; ".join(f"{name}: {why}" for name, why in reasons)
@@ -76,9 +81,9 @@ class _Needs:
         """What stands beside a machine alone."""
 
 
-def _needs(step: Step, plan: TaskPlan) -> _Needs | None:
+def _needs(step: DeployEnv, plan: TaskPlan) -> _Needs | None:
     """None where the document is not there, which is told already, or where a plug-in deploys it, wherever that may be."""
-    document = plan.environment(str(getattr(step, "env_id", "")), getattr(step, "env_version", None))
+    document = plan.environment(step.env_id, step.env_version)
     if document is None or document.get("env_provider_type", "gateway") not in BUILT_IN:
         return None
     needs = _Needs()

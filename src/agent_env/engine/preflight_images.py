@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.preflight_values import and_more
+from agent_env.engine.preflight_values import and_more, value_of
 from agent_env.errors import Problem
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Step, UnreadableError
 from agent_env.steps.image_names import image_problems, is_open
 
 if TYPE_CHECKING:
@@ -64,13 +64,21 @@ async def images_missing(config: Config, plans: Mapping[str, TaskPlan], is_here:
 async def _named(plans: Mapping[str, TaskPlan], is_here: IsHere) -> AsyncIterator[tuple[str, str, str]]:
     """Source, place and name of each image that must be there before its step, and that no step of the same task makes."""
     for source, plan in plans.items():
-        made = {tag for step in plan.steps.values() if isinstance(tag := getattr(step, "image_tag", None), str)}
+        if any(step_id not in plan.steps for step_id in plan.graph.order):
+            continue  # what could not be read may make any image
+        try:
+            made = {tag for step in plan.steps.values() if isinstance(tag := value_of(step, "image_tag"), str)}
+        except UnreadableError:
+            continue
         made |= {f"{tag}:latest" for tag in made if ":" not in tag.rpartition("/")[2]}
         for index, step_id in enumerate(plan.graph.order):
             step = plan.steps.get(step_id)
             if step is None or type(step).images is Step.images:
                 continue
-            path, name = _image_of(step, plan)
+            try:
+                path, name = _image_of(step, plan)
+            except UnreadableError:
+                continue
             if name is None or is_open(name) or name in made:
                 continue
             if not any(image_problems(name, path)) and await is_here(plan, step):  # the first are told already
@@ -79,11 +87,11 @@ async def _named(plans: Mapping[str, TaskPlan], is_here: IsHere) -> AsyncIterato
 
 def _image_of(step: Step, plan: TaskPlan) -> tuple[str, str | None]:
     """The field that names a step's image, and the name: the step's own, or that of a stored image which is nothing but a name."""
-    name = getattr(step, "image", None)
+    name = value_of(step, "image")
     if isinstance(name, str):
         return ".image", None if "image" in step.idle_fields() else name
-    id = getattr(step, _ARTIFACT, None)
-    document = plan.artifact(id, getattr(step, f"{_ARTIFACT.removesuffix('_id')}_version", None)) if isinstance(id, str) else None
+    id = value_of(step, _ARTIFACT)
+    document = plan.artifact(id, value_of(step, f"{_ARTIFACT.removesuffix('_id')}_version")) if isinstance(id, str) else None
     if document is None or document.get("type") != "docker_image" or any(document.get(key) for key in _BYTES):
         return f".{_ARTIFACT}", None
     named = document.get("image_name")

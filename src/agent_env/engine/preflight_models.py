@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_env.engine.plan import TaskPlan
-from agent_env.engine.preflight_values import and_more
+from agent_env.engine.preflight_values import and_more, value_of
 from agent_env.errors import Problem
+from agent_env.steps.contract import UnreadableError
 
 if TYPE_CHECKING:
     from agent_env.config.values import ModelConfig
@@ -65,8 +67,9 @@ class ModelsAsked:
         for source, plan in plans.items() if not self.replayed else ():
             for index, step_id in enumerate(plan.graph.order):
                 step = plan.steps.get(step_id)
-                for what in self._asking(step, overrides) if step is not None and step.type_name in _ASKING else ():
-                    found.setdefault(what, []).append((source, f"$[{index}]"))
+                with suppress(UnreadableError):
+                    for what in self._asking(step, overrides) if step is not None and step.type_name in _ASKING else ():
+                        found.setdefault(what, []).append((source, f"$[{index}]"))
         return [Problem(f"{what}{and_more(places, 'step')}", *places[0], hint=_HINT) for what, places in found.items()]
 
     def _asking(self, step: Step, overrides: Mapping[str, Json]) -> Iterator[str]:
@@ -74,7 +77,7 @@ class ModelsAsked:
         configured = bool(self.model.base_url or self.model.endpoints)
         match step.type_name:
             case "deploy_agent" | "install_agent":
-                name = own.get(_AGENT_FIELD) or overrides.get(_AGENT_FIELD) or getattr(step, _AGENT_FIELD, None) or self.default_agent
+                name = own.get(_AGENT_FIELD) or overrides.get(_AGENT_FIELD) or value_of(step, _AGENT_FIELD) or self.default_agent
                 given = configured or overrides.get("litellm_base_url") or _brings_its_own(step) or _brings_its_own(own)
                 if not given and self.needs(str(name)):
                     yield f"the agent {name!r} asks a model, and none is configured"
@@ -93,6 +96,6 @@ class ModelsAsked:
 
 def _brings_its_own(step: Step | Mapping[str, Json]) -> bool:
     def given(name: str) -> Json:
-        return step.get(name) if isinstance(step, Mapping) else getattr(step, name, None)
+        return step.get(name) if isinstance(step, Mapping) else value_of(step, name)
 
     return bool(given("litellm_base_url")) or any(str(name).endswith(_OWN_ENDINGS) for name in given("env_vars") or {})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from agent_env.documents.reading import at
 from agent_env.engine.literals import secret_fields
 from agent_env.engine.plan import TaskPlan
 from agent_env.errors import NotFoundError, Problem
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Step, UnreadableError
 from agent_env.steps.image_names import is_open
 from agent_env.stores.secrets import Secrets, is_reference
 
@@ -52,7 +53,10 @@ def _without_value(references: list[str], secrets: Secrets) -> dict[str, NotFoun
 def _references(step: Step) -> Iterator[tuple[str, str]]:
     """Where a step's own secret-typed fields refer to a value that it will ask for, and how."""
     for name in sorted(secret_fields(step.type_name) - step.idle_fields()):
-        value = getattr(step, name)
+        try:
+            value = value_of(step, name)
+        except UnreadableError:
+            continue
         for path, text in [(name, value)] if isinstance(value, str) else _members(name, value):
             if isinstance(text, str) and is_reference(text) and not is_open(text):
                 yield f".{path}", text
@@ -61,6 +65,11 @@ def _references(step: Step) -> Iterator[tuple[str, str]]:
 def _members(name: str, value: object) -> Iterator[tuple[str, object]]:
     for key, text in value.items() if isinstance(value, Mapping) else ():
         yield at(name, key), text
+
+
+def value_of(step: Step, field: str) -> Any:
+    """A field's value; None where the type of step has no such field. Raises `UnreadableError` where it could not be read."""
+    return getattr(step, field) if field in type(step).model_fields else None
 
 
 def and_more(places: list[tuple[str, str]], what: str) -> str:

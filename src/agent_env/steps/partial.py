@@ -1,7 +1,7 @@
 """As much of a step as can be read, so that one broken field hides nothing else that is wrong with it. What is made here is never run.
 
-A field that could not be read raises `UnreadableError` when it is looked at: a check that needs it finds nothing, and all others are made as
-they are in a sound step.
+A field that could not be read raises `UnreadableError` when it is looked at: a check that needs it finds nothing, and all others are made
+as they are in a sound step.
 """
 
 from __future__ import annotations

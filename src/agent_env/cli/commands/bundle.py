@@ -12,7 +12,7 @@ from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration, opened_stores, stores_of
-from agent_env.errors import UsageError
+from agent_env.errors import Findings, UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.planned import BundlePlan
@@ -49,8 +49,12 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
     """Say everything that is wrong with a bundle, without running it."""
     from agent_env.cli.preflight import unable
 
-    plan = _plan(bundle, strict=strict)
-    warnings = [str(warning) for warning in (*plan.warnings, *unable({task.name: task.plan for task in plan.tasks}, strict=strict))]
+    found = Findings()
+    plan = found.of(lambda: _plan(bundle, strict=strict))
+    remarks = found.of(lambda: unable(plan.plans, strict=strict)) if plan is not None else None
+    found.tell()
+    assert plan is not None
+    warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
     if as_json:
         write_json({"bundle": plan.bundle.name, "tasks": len(plan.tasks), "evals": len(plan.evals), "warnings": warnings, "problems": []})
         return

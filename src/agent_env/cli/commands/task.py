@@ -14,7 +14,7 @@ from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, configuration, opened_stores
 from agent_env.cli.stored import list_newest, one_id, page_options, remove
-from agent_env.errors import ProblemsError
+from agent_env.errors import Findings, ProblemsError
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Job, Presentation
@@ -108,9 +108,13 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     from agent_env.cli.preflight import unable
     from agent_env.cli.tasks import planned
 
+    found = Findings()
     with opened_stores() as stores:
-        plan = planned(stores.documents, artifacts_of(stores), id, version, strict=strict)
-    warnings = [str(warning) for warning in (*plan.warnings, *unable({plan.source: plan}, strict=strict))]
+        plan = found.of(lambda: planned(stores.documents, artifacts_of(stores), id, version, strict=strict))
+    remarks = found.of(lambda: unable({plan.source: plan}, strict=strict)) if plan is not None else None
+    found.tell()
+    assert plan is not None
+    warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
     if as_json:
         write_json({"id": id, "version": plan.version, "steps": len(plan.steps), "warnings": warnings, "problems": []})
         return
@@ -221,24 +225,29 @@ def run(id: str, version: int | None, **given: Any) -> int:
     """
     import secrets
 
-    from agent_env.bundles.named_agents import with_agents, without_effect
+    from agent_env.bundles.named_agents import without_effect
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.session import configuration
-    from agent_env.cli.tasks import planned, start_context
+    from agent_env.cli.tasks import planned, start_context, with_chosen_agents
     from agent_env.engine import RunOptions
 
-    context = start_context(given["context_json"], agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
-    said = (context or {}).get("metadata") or {}
-    overrides = {**(said.get("user_overrides") or {}), **_overrides(given)}
     group = secrets.token_hex(16)
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine) -> list[Job]:
-        plan = planned(
-            engine.stores.documents, engine.stores.artifacts, id, version, overrides=overrides, preset=context, strict=given["strict"]
-        ).seeded(said.get("seed") or {})
+    def prepare(engine: Engine, found: Findings) -> list[Job]:
+        stores, models = engine.stores, {"agent_model": given["agent_model"], "agent_artifact_id": given["agent_artifact_id"]}
+        context = found.of(lambda: start_context(given["context_json"], **models))
+        said = (context or {}).get("metadata") or {}
+        overrides = {**(said.get("user_overrides") or {}), **_overrides(given)}
+        options = {"overrides": overrides, "preset": None if found else context or {}, "strict": given["strict"]}
+        written = found.of(lambda: planned(stores.documents, stores.artifacts, id, version, **options))
+        plan = found.of(lambda: written.seeded(said.get("seed") or {})) if written is not None and not found else written
+        if plan is None:
+            return []
+        chosen = with_chosen_agents(plan, overrides, stores, found, default_id=configuration().default_agent_id)
+        if found:
+            return [Job(id, plan, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*plan.warnings, *without_effect([plan], overrides)])
-        chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         return [
             Job(
                 id,
@@ -269,10 +278,9 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""
     import secrets
 
-    from agent_env.bundles.named_agents import with_agents
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.session import configuration
-    from agent_env.cli.tasks import planned, start_context, with_seeds
+    from agent_env.cli.tasks import planned, start_context, with_chosen_agents, with_seeds
     from agent_env.documents.seeds import NAMING, row_name
     from agent_env.engine import RunOptions
     from agent_env.ids import derive_id
@@ -282,13 +290,17 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     group = secrets.token_hex(16)
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine) -> list[Job]:
+    def prepare(engine: Engine, found: Findings) -> list[Job]:
         documents, artifacts, strict = engine.stores.documents, engine.stores.artifacts, given["strict"]
         plan, rows = with_seeds(
-            lambda: planned(documents, artifacts, id, version, overrides=overrides, strict=strict), seeds, strict=strict
+            lambda: planned(documents, artifacts, id, version, overrides=overrides, strict=strict), seeds, found, strict=strict
         )
+        if plan is None:
+            return []
+        chosen = with_chosen_agents(plan, overrides, engine.stores, found, default_id=configuration().default_agent_id)
+        if found:
+            return [Job(id, plan, RunOptions(overrides=chosen, **asked_of_models))]
         warn(plan.warnings)
-        chosen = with_agents([plan], overrides, engine.stores, default_id=configuration().default_agent_id)
         jobs = []
         for number, seed in enumerate(rows):
             name = next((seed[key] for key in NAMING if key in seed), str(number))
