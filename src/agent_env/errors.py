@@ -61,6 +61,8 @@ class UserError(AgentEnvError):
 
     code = "invalid"
     exit_code = 2
+    readable: object = None
+    """What could be made of it all the same, so that whoever collects problems can look for more."""
 
 
 class ProblemsError(UserError):
@@ -101,32 +103,44 @@ class Findings:
         try:
             return read()
         except UserError as error:
-            self._errors.append(error)
-            if not isinstance(error, ProblemsError):
-                self._problems.append(Problem(error.message, given or error.concerns, hint=error.hint))
-                return None
-            self._problems += error.problems
+            self.refuse(error, given=given)
             return cast("T | None", error.readable)
+
+    def judged(self, read: Callable[[], T], *, given: str | None = None) -> tuple[T | None, bool]:
+        """Like `of`, and whether nothing was wrong with it."""
+        before = len(self._errors)
+        return self.of(read, given=given), len(self._errors) == before
+
+    def refuse(self, error: UserError, *, given: str | None = None) -> None:
+        """Takes an error that is not raised before all is known."""
+        self._errors.append(error)
+        if isinstance(error, ProblemsError):
+            self._problems += error.problems
+        else:
+            self._problems.append(Problem(error.message, given or error.concerns, hint=error.hint))
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Takes problems that nobody raised."""
-        told = ProblemsError(problems)
-        if told.problems:
-            self._errors.append(told)
-            self._problems += told.problems
+        if problems := tuple(problems):
+            self.refuse(ProblemsError(problems))
 
     def __bool__(self) -> bool:
         """Whether anything is wrong so far."""
         return bool(self._errors)
 
-    def tell(self) -> None:
-        """Raises what was found: a single error as it was, several as one. Equal problems are told once."""
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        if self._errors:
-            told = ProblemsError(dict.fromkeys(self._problems))
+    def tell(self, *, readable: object = None) -> None:
+        """Raises what was found: a single error as it was, several as one. Equal problems are told once.
+
+        Args:
+            readable: What could be made of all of it.
+        """
+        if not self._errors:
+            return
+        told = self._errors[0] if len(self._errors) == 1 else ProblemsError(dict.fromkeys(self._problems))
+        if len(self._errors) > 1:
             told.hint = next((error.hint for error in self._errors if isinstance(error, ProblemsError) and error.hint), None)
-            raise told
+        told.readable = readable
+        raise told
 
 
 class UsageError(UserError):

@@ -14,9 +14,11 @@ from agent_env.bundles.model import KINDS, BundleKind, Entry
 from agent_env.documents.updates import Json
 from agent_env.errors import ProblemsError
 from agent_env.ids import LOCAL, derive_id, id_problem
+from agent_env.steps.contract import UnreadableError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts
+    from agent_env.bundles.lookups import PlanStores
     from agent_env.bundles.references import ResolvedEntry
     from agent_env.images import BuildContext
 
@@ -68,22 +70,32 @@ class PlannedFile:
 
 
 class PlannedArtifacts:
-    """The stores' artifacts, with those that a bundle is about to write in front. Implements `engine.plan.ArtifactSource`."""
+    """The stores' artifacts, with those that a bundle is about to write in front. Implements `engine.plan.ArtifactSource`.
 
-    def __init__(self, stored: Artifacts, entries: Sequence[ResolvedEntry]) -> None:
-        self._stored = stored
+    Where the stores may be other ones than those that are meant, what is not there raises `UnreadableError`: nobody can tell.
+    """
+
+    def __init__(self, stores: PlanStores, entries: Sequence[ResolvedEntry]) -> None:
+        self._stored, self._certain = stores.artifacts, stores.certain
         self._own = {each.entry.id: each.entry for each in entries if each.entry.kind in {BundleKind.ARTIFACT, BundleKind.SKILL}}
         self._environments = {each.entry.id: each for each in entries if each.entry.kind is BundleKind.ENV}
 
     def environment(self, id: str, version: int | None = None) -> Mapping[str, Json] | None:
         """An environment's document, predicted or stored."""
         own = self._environments.get(id) if version is None else None
-        return self._stored.environment(id, version) if own is None else planned_environment(own)
+        if own is not None:
+            return planned_environment(own)
+        found = self._stored.environment(id, version)
+        if found is None and not self._certain:
+            raise UnreadableError(id)
+        return found
 
     def get(self, id: str, version: int | None = None) -> Any:
         """An artifact's document, predicted or stored."""
         entry = self._own.get(id) if version is None else None
         if entry is None:
+            if not self._certain and self._stored.find(id, version) is None:
+                raise UnreadableError(id)
             return self._stored.get(id, version)
         names = {"image_name": entry.config["ref"]} if entry.type == IMAGE and "ref" in entry.config else {}
         return {"id": entry.id, "type": entry.type, "version": None, **entry.config, **names}

@@ -29,6 +29,11 @@ class PlanStores(Protocol):
         """Artifacts and their files."""
         ...
 
+    @property
+    def certain(self) -> bool:
+        """They are those that are configured; else what is not here may be there."""
+        ...
+
 
 def alias_of(stores: PlanStores, neighbours: Neighbours, kind: RefKind, name: str) -> str | None:
     """What an alias of an installed bundle stands for; a document of the stores that has exactly that id comes first."""
@@ -102,6 +107,8 @@ class Lookups:
             self._stored[key] = self._look_up(reference)
         found = self._stored[key]
         if found is None:
+            if not self._stores.certain:
+                return
             self._problems.append(Problem(self._absent(reference), reference.file, reference.path, self._hint(reference)))
             return
         type, version = found

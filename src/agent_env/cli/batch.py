@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,13 @@ from agent_env.cli.files import check_writable, write_private
 from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
-from agent_env.cli.session import opened_engine, run_async
+from agent_env.cli.session import asked_configuration, opened_engine, opened_stores, run_async, stores_of
 from agent_env.errors import AgentEnvError, Findings, UsageError
 
 if TYPE_CHECKING:
-    from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
+    from agent_env.config import Config
+    from agent_env.engine import RunOptions, RunOutcome, TaskPlan
+    from agent_env.engine.options import Stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Job:
         return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
 
 
-Prepare = Callable[["Engine", Findings], Sequence[Job]]
+Prepare = Callable[["Stores", Findings], Sequence[Job]]
 """Gives the runs that are wanted; those of a task with something wrong, which goes to the findings, are asked about and not run."""
 
 
@@ -94,12 +97,12 @@ class Presentation:
         return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
-def run_jobs(prepare: Prepare, concurrency: int, how: Presentation, group_id: str) -> int:
+def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation, group_id: str) -> int:
     """Runs them all, shows what became of them, and returns the exit code.
 
     Args:
         prepare: Reads and plans with the engine's stores; what is wrong is told before anything runs, with what can't be done here.
-        concurrency: How many at once.
+        concurrency: How many at once; None is the configured number, else one derived from cores and memory.
         how: What is shown and written.
         group_id: What the jobs have in common.
 
@@ -107,10 +110,31 @@ def run_jobs(prepare: Prepare, concurrency: int, how: Presentation, group_id: st
         InterruptionError: By a signal, after what is known was shown.
         CutShortError: By an error, after what is known was shown.
     """
+    from agent_env.bundles.work import default_concurrency
+
+    wrong = Findings()
+    config = asked_configuration(wrong)
+    if wrong:
+        _look_for_more(prepare, config, wrong)
+    at_once = concurrency or config.run.concurrency or default_concurrency(config.limits)
     agenda = Agenda(group_id)
     with watching(quiet=how.quiet or how.as_json) as watcher:
-        cut = cut_short_by(lambda: _run_all(prepare, concurrency, how, watcher, agenda))
+        cut = cut_short_by(lambda: _run_all(prepare, at_once, how, watcher, agenda))
     return conclude(agenda, watcher, how, cut)
+
+
+def _look_for_more(prepare: Prepare, config: Config, wrong: Findings) -> None:
+    """Raises what is wrong with the configuration together with what is wrong with the tasks."""
+    from agent_env.bundles.named_agents import needs_of
+    from agent_env.cli.preflight import refuse_unable
+
+    with opened_stores(config) as memory:
+        stores = stores_of(memory, config)
+        for job in prepare(stores, wrong):
+            options, needs = job.options, needs_of((), stores)
+            plans, replayed = {job.plan.source: job.plan}, options.replay is not None
+            wrong.of(partial(refuse_unable, config, plans, options.overrides, needs, replayed=replayed))
+    wrong.tell()
 
 
 def cut_short_by(work: Callable[[], Coroutine[object, object, object]]) -> InterruptionError | AgentEnvError | None:
@@ -223,7 +247,7 @@ async def _run_all(
 
     async with opened_engine() as engine:
         found = Findings()
-        jobs = prepare(engine, found)
+        jobs = prepare(engine.stores, found)
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
             found.of((await engine.preflight(of_them, overrides, replayed=all(job.options.replay for job in jobs))).refuse)

@@ -11,14 +11,16 @@ from agent_env.cli.batch import Agenda, Presentation, conclude, context_file, cu
 from agent_env.cli.models import of_models
 from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.progress import Watcher, watching
-from agent_env.cli.session import configuration, opened_engine, opened_stores, stores_of
+from agent_env.cli.session import asked_configuration, opened_engine, opened_stores, stores_of
 from agent_env.errors import Findings, UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.installed import Found
     from agent_env.bundles.materialising import Written
+    from agent_env.bundles.planned import BundlePlan
     from agent_env.bundles.run import BundleRunRequest, TaskRun
     from agent_env.bundles.work import WorkItem
+    from agent_env.config import Config
     from agent_env.engine import Event
     from agent_env.errors import Problem
 
@@ -77,7 +79,10 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
     from agent_env.bundles.report import summary_lines
     from agent_env.bundles.run import run_bundle
 
-    request, config = _request(found, given, overrides), configuration()
+    wrong = Findings()
+    request, config = _request(found, given, overrides), asked_configuration(wrong)
+    if wrong:
+        _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
     ordered: list[Result] = []
     said: list[str] = []
     with watching(quiet=how.quiet or how.as_json) as watcher:
@@ -104,22 +109,14 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, over
 def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:
     """Shows everything that a run would find out before it starts anything."""
     from agent_env.bundles.report import dry_run_lines, dry_run_report
-    from agent_env.bundles.run import plan_request, predicted
-    from agent_env.cli.preflight import refuse_unable
+    from agent_env.bundles.run import predicted
 
     request, wrong = _request(found, given, overrides), Findings()
-    unknown: Sequence[Problem] | None = None
-    with opened_stores() as memory:
-        stores = stores_of(memory)
-        wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
-        plan = wrong.of(lambda: plan_request(request, stores))
-        if plan is not None:
-            needs, replayed = needs_of(plan.writes, stores), given["replay"] is not None
-            unknown = wrong.of(lambda: refuse_unable(plan.plans, overrides, needs, replayed=replayed))
-        wrong.tell()
-        assert plan is not None
-        done = predicted(request, plan, stores)
-    remarks = [*without_effect(plan.plans.values(), overrides), *(unknown or ())]
+    config = asked_configuration(wrong)
+    plan, unknown = _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
+    with opened_stores(config) as memory:
+        done = predicted(request, plan, stores_of(memory))
+    remarks = [*without_effect(plan.plans.values(), overrides), *unknown]
     if given["as_json"]:
         report = dry_run_report(done)
         write_json({**report, "warnings": [*report["warnings"], *map(str, remarks)]})
@@ -128,6 +125,27 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     for text in dry_run_lines(done):
         line(text)
     return 0
+
+
+def _sound_plan(
+    request: BundleRunRequest, config: Config, wrong: Findings, *, overrides: Mapping[str, Any], replayed: bool
+) -> tuple[BundlePlan, Sequence[Problem]]:
+    """The plan of what is asked for, and what could not be found out of it. Raises everything wrong, with what was found before."""
+    from agent_env.bundles.run import plan_request
+    from agent_env.cli.preflight import refuse_unable
+
+    unknown: Sequence[Problem] | None = None
+    with opened_stores(config) as memory:
+        stores = stores_of(memory, config)
+        if stores.certain:
+            wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        plan = wrong.of(lambda: plan_request(request, stores))
+        if plan is not None:
+            needs = needs_of(plan.writes, stores)
+            unknown = wrong.of(lambda: refuse_unable(config, plan.plans, overrides, needs, replayed=replayed))
+    wrong.tell()
+    assert plan is not None
+    return plan, unknown or ()
 
 
 def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> BundleRunRequest:

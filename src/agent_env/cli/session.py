@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +17,14 @@ from agent_env.cli import ALLOCATIONS_WHILE_STARTING
 from agent_env.cli.boundary import InterruptionError
 from agent_env.cli.output import note
 from agent_env.cli.state import state_of
+from agent_env.errors import Findings, UserError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
     from agent_env.config import Config
     from agent_env.engine import Engine
     from agent_env.engine.options import Stores
+    from agent_env.errors import Problem
     from agent_env.places import Place
     from agent_env.stores import RunRow, StoredRun
     from agent_env.stores.opening import Memory
@@ -32,21 +35,61 @@ ALLOCATIONS_BETWEEN_COLLECTIONS = 50_000
 
 
 def configuration() -> Config:
-    """The configuration that holds in the working directory."""
+    """The configuration that holds in the working directory.
+
+    Raises:
+        UserError: Everything wrong with it. Its `readable` is the configuration without that, to look for problems of other things.
+    """
     from agent_env.cli.unread import refuse_misspelt
     from agent_env.config import load_config
 
-    config = load_config(Path.cwd(), os.environ)
+    found, unsound = Findings(), set[str]()
+    config = found.of(lambda: load_config(Path.cwd(), os.environ))
+    if config is None:
+        found.tell()
+    assert config is not None
+    unread: Sequence[Problem] = ()
+    try:
+        unread = refuse_misspelt(config)
+    except UserError as error:
+        found.refuse(error)
+        unsound.add("sandbox")
     context = click.get_current_context(silent=True)
     warned = state_of(context).warned if context is not None else set[str]()
-    for said in map(str, (*config.warnings, *refuse_misspelt(config), *config.notes)):
+    for said in map(str, (*config.warnings, *unread, *config.notes)):
         if said not in warned:
             warned.add(said)
             note(f"warning: {said}")
     if config.given("task_steps.impls"):
         from agent_env.steps.registry import configure
 
-        configure(config.get("task_steps.impls"))
+        try:
+            configure(config.get("task_steps.impls"))
+        except UserError as error:
+            found.refuse(error)
+            unsound.add("task_steps")
+    if found:
+        found.tell(readable=replace(config, unsound=config.unsound | unsound))
+    return config
+
+
+def asked_configuration(found: Findings) -> Config:
+    """The configuration for a command that looks for everything wrong with what it was given; see `Config.unsound`.
+
+    Args:
+        found: Takes what is wrong with the configuration.
+
+    Raises:
+        UserError: Nothing can be made of it.
+    """
+    config = found.of(configuration)
+    if config is None:
+        found.tell()
+    assert config is not None
+    if "task_steps" in config.unsound:
+        from agent_env.steps.registry import configure_unknown
+
+        configure_unknown()
     return config
 
 
@@ -66,11 +109,17 @@ def artifacts_of(memory: Memory) -> Artifacts:
     return Artifacts(memory.documents, memory.objects)
 
 
-def stores_of(memory: Memory) -> Stores:
-    """These stores with artifacts over them, as planning wants them."""
+def stores_of(memory: Memory, config: Config | None = None) -> Stores:
+    """These stores with artifacts over them, as planning wants them.
+
+    Args:
+        memory: Opened.
+        config: What they were opened by, where something is wrong with it: they may be others than those that are meant.
+    """
     from agent_env.engine import Stores
 
-    return Stores(memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, artifacts_of(memory))
+    certain = config is None or config.unsound.isdisjoint(("state", "database"))
+    return Stores(memory.db, memory.documents, memory.objects, memory.journal, memory.secrets, artifacts_of(memory), certain)
 
 
 def find_run(stores: Memory | Stores, prefix: str) -> RunRow:

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any
 from agent_env.cli.batch import Job, Presentation, run_jobs
 from agent_env.cli.models import of_models
 from agent_env.cli.output import line, warn, write_json
-from agent_env.cli.session import configuration, opened_stores, stores_of
+from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.cli.tasks import planned, planned_file, start_context, with_chosen_agents, with_seeds
 from agent_env.errors import Findings, ProblemsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_env.artifacts import Artifacts
-    from agent_env.engine import Engine, TaskPlan
+    from agent_env.engine import TaskPlan
+    from agent_env.engine.options import Stores
     from agent_env.errors import Problem
-    from agent_env.stores import Documents
 
 
 def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Presentation, *, overrides: Mapping[str, Any]) -> int:
@@ -35,32 +34,31 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     import secrets
 
     from agent_env.bundles.named_agents import refuse_unknown, without_effect
-    from agent_env.bundles.work import default_concurrency, derived_seed
+    from agent_env.bundles.work import derived_seed
     from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
 
-    def plan(documents: Documents, artifacts: Artifacts, wrong: Findings) -> tuple[TaskPlan | None, list[dict[str, str]]]:
+    def plan(stores: Stores, wrong: Findings) -> tuple[TaskPlan | None, list[dict[str, str]]]:
         def read() -> TaskPlan:
             if file is not None:
-                return planned_file(artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
-            return planned(documents, artifacts, text, overrides=overrides, strict=given["strict"])
+                return planned_file(stores.known_artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
+            return planned(stores.documents, stores.known_artifacts, text, overrides=overrides, strict=given["strict"])
 
         return with_seeds(read, given["seeds"], wrong, numbered=given["seed"] is not None, strict=given["strict"])
 
     if given["dry_run"]:
         return _dry_run(plan, text, given, overrides)
-    config = configuration()
     group = secrets.token_hex(16)
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine, wrong: Findings) -> list[Job]:
-        task, found = plan(engine.stores.documents, engine.stores.artifacts, wrong)
+    def prepare(stores: Stores, wrong: Findings) -> list[Job]:
+        task, found = plan(stores, wrong)
         if task is None:
-            wrong.of(lambda: refuse_unknown(overrides, engine.stores), given="--agent")
+            wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
             return []
-        chosen = with_chosen_agents(task, overrides, engine.stores, wrong, default_id=config.default_agent_id)
+        chosen = with_chosen_agents(task, overrides, stores, wrong)
         if wrong:
             return [Job(text, task, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*task.warnings, *without_effect([task], overrides)])
@@ -84,7 +82,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
             jobs.append(Job(text, task.seeded(seed), options, label=label))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"] or config.run.concurrency or default_concurrency(config.limits), how, group)
+    return run_jobs(prepare, given["concurrency"], how, group)
 
 
 def task_id_of(file: Path) -> str:
@@ -102,14 +100,16 @@ def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[
     from agent_env.cli.preflight import refuse_unable
 
     wrong = Findings()
+    config = asked_configuration(wrong)
     unknown: Sequence[Problem] | None = None
-    with opened_stores() as memory:
-        stores = stores_of(memory)
-        wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
-        task, rows = plan(stores.documents, stores.artifacts, wrong)
+    with opened_stores(config) as memory:
+        stores = stores_of(memory, config)
+        if stores.certain:
+            wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        task, rows = plan(stores, wrong)
         if task is not None:
             needs, replayed = needs_of((), stores), given["replay"] is not None
-            unknown = wrong.of(lambda: refuse_unable({task.source: task}, overrides, needs, replayed=replayed))
+            unknown = wrong.of(lambda: refuse_unable(config, {task.source: task}, overrides, needs, replayed=replayed))
     wrong.tell()
     remarks = [*without_effect([task], overrides), *(unknown or ())]
     runs = given["attempts"] * max(1, len(rows))

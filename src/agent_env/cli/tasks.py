@@ -41,7 +41,7 @@ def stored_task(documents: Documents, id: str, version: int | None = None) -> Do
 
 def planned(
     documents: Documents,
-    artifacts: Artifacts,
+    artifacts: Artifacts | None,
     id: str,
     version: int | None = None,
     *,
@@ -66,7 +66,7 @@ def planned(
 
 
 def planned_file(
-    artifacts: Artifacts, path: Path, id: str, *, overrides: Mapping[str, Any] | None = None, strict: bool = False
+    artifacts: Artifacts | None, path: Path, id: str, *, overrides: Mapping[str, Any] | None = None, strict: bool = False
 ) -> TaskPlan:
     """A task in a file, checked and ready to run."""
     from agent_env.cli.files import read_document
@@ -103,26 +103,25 @@ def with_seeds(
     from agent_env.bundles.seeding import seed_findings
     from agent_env.documents.seeds import read_csv
 
-    own = Findings()
-    task = own.of(read)
-    found.of(own.tell)
+    task, sound = found.judged(read)
     table = found.of(lambda: read_csv(seeds)) if seeds is not None else None
     if task is None or (seeds is not None and table is None):
         return task, []
-    sound, unsound = ({}, {task.source: task}) if own else ({task.source: task}, {})
-    misfits, warnings = seed_findings(table, sound, unsound, numbered=numbered, strict=strict)
+    filled, unsound = ({task.source: task}, {}) if sound else ({}, {task.source: task})
+    misfits, warnings = seed_findings(table, filled, unsound, numbered=numbered, strict=strict)
     found.add(misfits)
     rows = list(table.rows) if table is not None else []
     return replace(task, warnings=(*task.warnings, *warnings)), rows
 
 
-def with_chosen_agents(
-    plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Findings, *, default_id: str
-) -> Mapping[str, Any]:
+def with_chosen_agents(plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Findings) -> Mapping[str, Any]:
     """`with_agents`, which writes, where nothing is wrong so far; else only whether the agent that the call names is there."""
     from agent_env.bundles.named_agents import refuse_unknown, with_agents
+    from agent_env.cli.session import configuration
 
     if found:
-        found.of(lambda: refuse_unknown(overrides, stores), given="--agent")
+        if stores.certain:
+            found.of(lambda: refuse_unknown(overrides, stores), given="--agent")
         return overrides
+    default_id = configuration().default_agent_id
     return found.of(lambda: with_agents([plan], overrides, stores, default_id=default_id)) or overrides

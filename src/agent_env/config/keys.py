@@ -160,7 +160,7 @@ def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dic
     """A file's values by dotted key.
 
     Returns:
-        Values, problems (wrong types, near spellings), warnings (tables and keys that are unknown, or that nothing reads).
+        Sound values, problems (wrong types, near spellings), warnings (tables and keys that are unknown, or that nothing reads).
     """
     values: dict[str, Any] = {}
     problems: list[Problem] = []
@@ -172,10 +172,12 @@ def flatten(table: Mapping[str, Any], *, source: str, folder: Path) -> tuple[dic
             found = _unknown(key, source, path)
             (problems if found.hint else warnings).append(found)
             continue
-        problems += check_value(rule, value, source, path)
+        wrong = list(check_value(rule, value, source, path))
+        problems += wrong
         if is_unread(key, value):
             warnings.append(unread_problem(key, source, path))
-        values[key] = _anchored(key, rule, value, folder)
+        if not wrong:
+            values[key] = _anchored(key, rule, value, folder)
     return values, problems, warnings
 
 

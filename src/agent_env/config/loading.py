@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ from agent_env.config.keys import (
     KEYS,
     LIMIT_PREFIX,
     LIMIT_VARIABLE,
+    TABLES,
     flatten,
     is_unread,
     limit_key,
@@ -24,7 +25,7 @@ from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelC
 from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
 from agent_env.documents.reading import parse_toml, read_file
 from agent_env.documents.spelling import near
-from agent_env.errors import ConfigError, Problem, ProblemsError
+from agent_env.errors import ConfigError, Findings, Problem, ProblemsError
 from agent_env.ids import home_folder
 from agent_env.trust import TRUST_VARIABLE, Trust, gated_keys, refusal
 
@@ -50,7 +51,8 @@ def load_config(
 
     Raises:
         ProblemsError: Everything wrong in files and variables, with file and key path.
-        UntrustedError: A working tree's file asks for what only a trusted one may.
+        UntrustedError: A working tree's file asks for what only a trusted one may, and nothing else is wrong. As the first, it has
+            what is sound as its `readable`.
         ConfigError: `AGENT_ENV_CONFIG` names no file, or there is no place for the state.
     """
     root, notes = state_root(environ)
@@ -60,20 +62,39 @@ def load_config(
     problems += found
     warnings += _idle_variables(given, environ)
     blocked: dict[str, str] = {}
+    wrong = Findings()
     for file in files:
         if file.kind == "tree" and not trust.is_trusted(file.folder, file.digest):
             gated = gated_keys(loaded[file.path], foreign_key=_sends_a_key(file, files, loaded, given))
-            if gated and untrusted == "refuse" and not problems:
-                raise refusal(file.path, file.folder, gated)
+            if gated and untrusted == "refuse":
+                wrong.refuse(refusal(file.path, file.folder, gated))
             blocked |= gated
             loaded[file.path] = {key: value for key, value in loaded[file.path].items() if key not in gated}
         for key, value in loaded[file.path].items():
-            loaded[file.path][key], found = looked_up(key, value, environ, source=str(file.path), folder=file.folder)
+            there, found = looked_up(key, value, environ, source=str(file.path), folder=file.folder)
             problems += found
-    if problems:
-        raise ProblemsError(problems)
+            loaded[file.path] = {**loaded[file.path], key: there} if not found else _without(loaded[file.path], key)
+    wrong.add(problems)
     values, origins = _merge([(Source("variable", name), {key: value}) for key, (name, value) in given.items()], files, loaded)
-    return _build(values, origins, root=root, files=files, warnings=tuple(warnings), notes=notes, blocked=blocked)
+    unsound = frozenset(table for problem in problems for table in _tables_of(problem)) if problems else frozenset[str]()
+    unsound |= {key.split(".", 1)[0] for key in blocked} if wrong else set()
+    config = _build(values, origins, root=root, files=files, warnings=tuple(warnings), notes=notes, blocked=blocked, unsound=unsound)
+    wrong.tell(readable=config)
+    return config
+
+
+def _without(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {other: value for other, value in values.items() if other != key}
+
+
+def _tables_of(problem: Problem) -> Collection[str]:
+    """The tables that a problem is about; all of them where a whole file could not be read, or nobody can say which are meant."""
+    keys = {rule.variable: key for key, rule in KEYS.items() if rule.variable}
+    key = (problem.path or "").removeprefix("$.") or keys.get((problem.file or "").removeprefix("variable "), "")
+    table = key.split(".", 1)[0]
+    if (problem.file or "").startswith(f"variable {LIMIT_VARIABLE}"):
+        return ("limits",)
+    return (table,) if table in TABLES else TABLES
 
 
 def user_trust(environ: Mapping[str, str]) -> Trust:
@@ -144,7 +165,8 @@ def _variables(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, tuple[s
         if rule.variable and text:
             value, found = variable_value(key, rule, text, cwd)
             problems += found
-            given[key] = (rule.variable, value)
+            if not found:
+                given[key] = (rule.variable, value)
     for name, text in environ.items():
         if name.startswith(LIMIT_VARIABLE):
             key = LIMIT_PREFIX + name[len(LIMIT_VARIABLE) :].lower()
@@ -156,7 +178,8 @@ def _variables(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, tuple[s
             else:
                 value, found = variable_value(key, limit, text, cwd, variable=name)
                 problems += found
-                given[key] = (name, value)
+                if not found:
+                    given[key] = (name, value)
     return given, problems
 
 

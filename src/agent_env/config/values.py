@@ -125,6 +125,8 @@ class Config:
     """What a person should know, such as a state folder that had to be elsewhere."""
     blocked: Mapping[str, str] = field(default_factory=dict)
     """Keys of an untrusted file that were left out, and why."""
+    unsound: frozenset[str] = frozenset()
+    """Tables of which something could not be read or may not be used: what depends on them is not known. Empty where nothing was raised."""
 
     def __repr__(self) -> str:
         return f"Config(state_root={str(self.state_root)!r}, files={[str(file.path) for file in self.files]})"

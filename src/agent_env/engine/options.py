@@ -27,6 +27,13 @@ class Stores:
     journal: Journal
     secrets: Secrets
     artifacts: Artifacts
+    certain: bool = True
+    """They are those that are configured; else what is not here may be there."""
+
+    @property
+    def known_artifacts(self) -> Artifacts | None:
+        """The artifacts; None where nobody can tell which there are."""
+        return self.artifacts if self.certain else None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Also of tasks with something wrong: what can be known of their other steps and f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -90,7 +90,15 @@ async def preflight(
         default, chosen = default_provider_of(config), overrides or {}
         secrets = Secrets(config.state_root / SECRETS_FILE)
         found = await findings(
-            plans, provider, secrets, default=default, overrides=chosen, limits=config.limits, privileges=granted, asked=asked
+            plans,
+            provider,
+            secrets,
+            default=default,
+            overrides=chosen,
+            limits=config.limits,
+            privileges=granted,
+            asked=asked,
+            unsound=config.unsound,
         )
         there: dict[str, bool] = {}
 
@@ -100,7 +108,7 @@ async def preflight(
                 there[chain] = await _all_here(chain, provider, config.limits)
             return there[chain]
 
-        missing, unsure = await images_missing(config, plans, is_here)
+        missing, unsure = await images_missing(config, plans if config.unsound.isdisjoint(("sandbox", "images")) else {}, is_here)
         return Preflight(found.mistakes, (*found.inabilities, *missing), tuple(unsure))
 
 
@@ -114,17 +122,24 @@ async def findings(
     limits: Limits,
     privileges: frozenset[str] = frozenset(),
     asked: ModelsAsked | None = None,
+    unsound: Collection[str] = (),
 ) -> Preflight:
     """What can't be done of tasks, of everything that is quickly known. See `sandbox_findings` for the arguments.
 
     Args:
         secrets: Where values of references are.
         asked: Who will ask a model; None does not look.
+        unsound: Tables of the configuration with something wrong; what depends on them is not asked.
     """
-    found = await sandbox_findings(plans, providers, default=default, overrides=overrides, limits=limits, privileges=privileges)
-    environments = await environments_refused(plans, providers, default=default, overrides=overrides, limits=limits)
-    models = asked.missing(plans, overrides) if asked is not None else []
-    return Preflight(found.mistakes, (*found.inabilities, *environments, *await values_missing(plans, secrets), *models))
+
+    def by(*tables: str) -> Mapping[str, TaskPlan]:
+        return {} if any(table in unsound for table in tables) else plans
+
+    found = await sandbox_findings(by("sandbox"), providers, default=default, overrides=overrides, limits=limits, privileges=privileges)
+    environments = await environments_refused(by("sandbox", "envs"), providers, default=default, overrides=overrides, limits=limits)
+    values = await values_missing(by("state"), secrets)
+    models = asked.missing(by("model", "agents"), overrides) if asked is not None else []
+    return Preflight(found.mistakes, (*found.inabilities, *environments, *values, *models))
 
 
 async def sandbox_findings(

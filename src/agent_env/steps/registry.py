@@ -99,6 +99,8 @@ class Registry:
         self._plugins: Mapping[str, EntryPoint] | None = None
         self.notes: list[str] = []
         """Plug-ins that were skipped, and why."""
+        self.certain = True
+        """These are all types that were asked for; else one that nobody knows may be among the others."""
         for impl in _impl_list(impls):
             self._add_impl(impl)
 
@@ -220,7 +222,8 @@ def read_step(
     try:
         cls = (registry or current()).step_class(type_name)
     except AgentEnvError as error:
-        raise ProblemsError([Problem(error.message, source, f"{path}.type", error.hint)]) from error
+        certain = (registry or current()).certain
+        raise ProblemsError([Problem(error.message, source, f"{path}.type", error.hint)] if certain else []) from error
     return read_fields(cls, data, source=source, path=path, strict=strict)
 
 
@@ -253,6 +256,13 @@ def current() -> Registry:
 def use(registry: Registry | None) -> None:
     """Installs the registry that the configuration asks for; None goes back to the default."""
     _CURRENT[:] = [] if registry is None else [registry]
+
+
+def configure_unknown() -> None:
+    """For a configuration whose types could not be read: a type that nobody knows here may be one of them, so it is no mistake."""
+    registry = Registry()
+    registry.certain = False
+    use(registry)
 
 
 def configure(impls: object) -> None:

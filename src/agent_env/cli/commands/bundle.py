@@ -11,11 +11,12 @@ import click
 from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import configuration, opened_stores, stores_of
+from agent_env.cli.session import asked_configuration, configuration, opened_stores, stores_of
 from agent_env.errors import Findings, UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.planned import BundlePlan
+    from agent_env.config import Config
 
 
 @click.group(cls=Group)
@@ -50,8 +51,9 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
     from agent_env.cli.preflight import unable
 
     found = Findings()
-    plan = found.of(lambda: _plan(bundle, strict=strict))
-    remarks = found.of(lambda: unable(plan.plans, strict=strict)) if plan is not None else None
+    config = asked_configuration(found)
+    plan = found.of(lambda: _plan(bundle, config, strict=strict))
+    remarks = found.of(lambda: unable(config, plan.plans, strict=strict)) if plan is not None else None
     found.tell()
     assert plan is not None
     warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
@@ -69,7 +71,7 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
 @json_option
 def show(bundle: str, as_json: bool) -> None:
     """Show a bundle's entries, and the tasks that a run would select."""
-    plan = _plan(bundle, strict=False)
+    plan = _plan(bundle, configuration(), strict=False)
     found = plan.bundle
     entries = [
         {"kind": str(entry.kind), "name": entry.name, "type": entry.type, "id": entry.id, "path": entry.path} for entry in found.entries
@@ -129,12 +131,12 @@ def shown(folder: Path) -> str:
     return shlex.quote(text if text.startswith(("/", ".", "~")) or folder.is_dir() else f"./{text}")
 
 
-def _plan(bundle: str, *, strict: bool) -> BundlePlan:
+def _plan(bundle: str, config: Config, *, strict: bool) -> BundlePlan:
     from agent_env.bundles.installed import find_bundle
     from agent_env.bundles.plan import plan_folder
 
     found = find_bundle(bundle)
     if found.note:
         note(found.note)
-    with opened_stores(configuration()) as memory:
-        return plan_folder(found.folder, stores_of(memory), everything=True, id_root=found.id_root, name=found.name, strict=strict)
+    with opened_stores(config) as memory:
+        return plan_folder(found.folder, stores_of(memory, config), everything=True, id_root=found.id_root, name=found.name, strict=strict)

@@ -12,13 +12,13 @@ from agent_env.cli.completing import AGENTS, MODELS, PROVIDERS, RUNS, TASK_IDS
 from agent_env.cli.frame import MOST_RUNS, FilePath, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
-from agent_env.cli.session import artifacts_of, configuration, opened_stores
+from agent_env.cli.session import artifacts_of, asked_configuration, opened_stores, stores_of
 from agent_env.cli.stored import list_newest, one_id, page_options, remove
 from agent_env.errors import Findings, ProblemsError
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Job, Presentation
-    from agent_env.engine import Engine
+    from agent_env.engine.options import Stores
     from agent_env.stores import Document
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -109,9 +109,11 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     from agent_env.cli.tasks import planned
 
     found = Findings()
-    with opened_stores() as stores:
-        plan = found.of(lambda: planned(stores.documents, artifacts_of(stores), id, version, strict=strict))
-    remarks = found.of(lambda: unable({plan.source: plan}, strict=strict)) if plan is not None else None
+    config = asked_configuration(found)
+    with opened_stores(config) as memory:
+        stores = stores_of(memory, config)
+        plan = found.of(lambda: planned(stores.documents, stores.known_artifacts, id, version, strict=strict))
+    remarks = found.of(lambda: unable(config, {plan.source: plan}, strict=strict)) if plan is not None else None
     found.tell()
     assert plan is not None
     warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
@@ -227,24 +229,23 @@ def run(id: str, version: int | None, **given: Any) -> int:
 
     from agent_env.bundles.named_agents import without_effect
     from agent_env.cli.batch import Job, run_jobs
-    from agent_env.cli.session import configuration
     from agent_env.cli.tasks import planned, start_context, with_chosen_agents
     from agent_env.engine import RunOptions
 
     group = secrets.token_hex(16)
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine, found: Findings) -> list[Job]:
-        stores, models = engine.stores, {"agent_model": given["agent_model"], "agent_artifact_id": given["agent_artifact_id"]}
-        context = found.of(lambda: start_context(given["context_json"], **models))
+    def prepare(stores: Stores, found: Findings) -> list[Job]:
+        models = {"agent_model": given["agent_model"], "agent_artifact_id": given["agent_artifact_id"]}
+        context, known = found.judged(lambda: start_context(given["context_json"], **models))
         said = (context or {}).get("metadata") or {}
         overrides = {**(said.get("user_overrides") or {}), **_overrides(given)}
-        options = {"overrides": overrides, "preset": None if found else context or {}, "strict": given["strict"]}
-        written = found.of(lambda: planned(stores.documents, stores.artifacts, id, version, **options))
-        plan = found.of(lambda: written.seeded(said.get("seed") or {})) if written is not None and not found else written
+        options = {"overrides": overrides, "preset": (context or {}) if known else None, "strict": given["strict"]}
+        written, sound = found.judged(lambda: planned(stores.documents, stores.known_artifacts, id, version, **options))
+        plan = found.of(lambda: written.seeded(said.get("seed") or {})) if written is not None and sound else written
         if plan is None:
             return []
-        chosen = with_chosen_agents(plan, overrides, stores, found, default_id=configuration().default_agent_id)
+        chosen = with_chosen_agents(plan, overrides, stores, found)
         if found:
             return [Job(id, plan, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*plan.warnings, *without_effect([plan], overrides)])
@@ -267,7 +268,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"] or _concurrency(), _presentation(given), group)
+    return run_jobs(prepare, given["concurrency"], _presentation(given), group)
 
 
 @task.command("run-batch")
@@ -279,7 +280,6 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     import secrets
 
     from agent_env.cli.batch import Job, run_jobs
-    from agent_env.cli.session import configuration
     from agent_env.cli.tasks import planned, start_context, with_chosen_agents, with_seeds
     from agent_env.documents.seeds import NAMING, row_name
     from agent_env.engine import RunOptions
@@ -290,14 +290,14 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     group = secrets.token_hex(16)
     asked_of_models = of_models(given)
 
-    def prepare(engine: Engine, found: Findings) -> list[Job]:
-        documents, artifacts, strict = engine.stores.documents, engine.stores.artifacts, given["strict"]
+    def prepare(stores: Stores, found: Findings) -> list[Job]:
+        documents, artifacts, strict = stores.documents, stores.known_artifacts, given["strict"]
         plan, rows = with_seeds(
             lambda: planned(documents, artifacts, id, version, overrides=overrides, strict=strict), seeds, found, strict=strict
         )
         if plan is None:
             return []
-        chosen = with_chosen_agents(plan, overrides, engine.stores, found, default_id=configuration().default_agent_id)
+        chosen = with_chosen_agents(plan, overrides, stores, found)
         if found:
             return [Job(id, plan, RunOptions(overrides=chosen, **asked_of_models))]
         warn(plan.warnings)
@@ -320,13 +320,6 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
         return jobs
 
     return run_jobs(prepare, given["concurrency"], _presentation(given), group)
-
-
-def _concurrency() -> int:
-    from agent_env.bundles.work import default_concurrency
-
-    config = configuration()
-    return config.run.concurrency or default_concurrency(config.limits)
 
 
 def _overrides(given: dict[str, Any]) -> dict[str, Any]:
