@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Answer, Cli
 
 STEPS = [
     {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "boat"},
@@ -91,3 +92,103 @@ def test_names_of_a_misspelt_step_mean_what_they_would_mean(cli: Cli) -> None:
     alone = cli("run", folder / "tasks/t.json", "--dry-run")
     assert "artifact 'orders' does not exist" in alone.err
     assert alone.err.splitlines()[-1].endswith(f"agent-env run {folder} --task t")
+
+
+CHECK = {"type": "verify_sandbox", "sandbox_name": "box", "criteria": [{"type": "probe_file_exists", "paths": ["x"]}]}
+ELSEWHERE = {"type": "deploy_sandbox", "sandbox_name": "a", "sandbox_mode": "vm", "sandbox_type": "nowhere"}
+CONTAINER = {"type": "deploy_sandbox", "sandbox_mode": "container", "port": 1}
+LAYERS: dict[str, tuple[dict[str, Any], str]] = {
+    "where it stands in the graph": ({**CHECK, "depends_on": ["nobody"]}, ".depends_on[0]"),
+    "a field": ({**CHECK, "shell_timeout_seconds": "soon"}, ".shell_timeout_seconds"),
+    "a rule across fields": ({"type": "run_code", "sandbox_name": "box", "agent_name": "odd", "script_artifact_id": "code"}, ""),
+    "a name of another step": ({**CHECK, "sandbox_name": "nobox"}, ".sandbox_name"),
+    "what is planned": ({**CHECK, "criteria": [{"type": "probe_file_contains", "paths": ["a"], "expected": "("}]}, ".criteria[0].expected"),
+    "a document": ({"type": "load_artifact", "sandbox_name": "box", "artifact_id": "nothing"}, ".artifact_id"),
+    "a provider": (ELSEWHERE, ""),
+}
+"""What may be wrong with a step, and where that is told."""
+HERE: dict[str, tuple[dict[str, Any], str]] = {
+    "what no sandbox can do": ({**CONTAINER, "sandbox_name": "b", "sandbox_type": "unsafe_host", "image": "a"}, ""),
+    "a secret": ({**CONTAINER, "sandbox_name": "c", "image": "<image>", "env_vars": {"A": "env:NOTHING_HAS_IT"}}, ".env_vars.A"),
+    "a model": ({"type": "deploy_agent", "agent_name": "other", "a2a_agent_id": "claude-code"}, ""),
+}
+"""What is only asked of a machine that is to run it."""
+
+
+def steps_of(*layers: tuple[dict[str, Any], str]) -> list[dict[str, Any]]:
+    box = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+    return [box, *({**step, "id": f"s{number}"} for number, (step, _) in enumerate(layers, 1))]
+
+
+def places_of(*layers: tuple[dict[str, Any], str]) -> list[str]:
+    return [f"$[{number}]{place}" for number, (_, place) in enumerate(layers, 1)]
+
+
+def layered(cli: Cli) -> tuple[Path, set[tuple[str, str]]]:
+    """A bundle with something wrong at every layer, a configuration with something wrong, and where all of it is to be told."""
+    folder, both = cli.cwd / "layered", [*LAYERS.values(), *HERE.values()]
+    for name in ("tasks", "evals", "artifacts/code"):
+        (folder / name).mkdir(parents=True)
+    (folder / "tasks/all.json").write_text(json.dumps(steps_of(*both)))
+    (folder / "tasks/next.json").write_text(json.dumps(steps_of(LAYERS["a field"], LAYERS["a document"])))
+    (folder / "tasks/bad.json").write_text("[")
+    (folder / "evals/e.toml").write_text('tasks = ["all", "next", "nothing", "bad"]')
+    (folder / "artifacts/code/run.py").write_text("")
+    (folder / "artifacts/code/artifact.toml").write_text("type =")
+    config = cli.home / "config/agent-env/config.toml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text("[limits]\nexec_seconds = -1\n")
+    told = {("tasks/all.json", place) for place in places_of(*both)} | {("tasks/all.json", "$[3].agent_name")}
+    told |= {("tasks/next.json", place) for place in places_of(LAYERS["a field"], LAYERS["a document"])}
+    told |= {("evals/e.toml", "$.tasks[2]"), ("tasks/bad.json", "None"), ("artifacts/code/artifact.toml", "None")}
+    return folder, told | {(str(config), "$.limits.exec_seconds")}
+
+
+def told_by(answer: Answer) -> list[tuple[str, str]]:
+    assert answer.code == 2
+    return sorted((problem["file"], str(problem["path"])) for problem in answer.json["error"]["problems"])
+
+
+@pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry run", "run"])
+def test_problems_of_every_layer_are_told_in_one_round_and_once(cli: Cli, options: list[str]) -> None:
+    folder, told = layered(cli)
+    assert told_by(cli("run", folder, *options, "--json")) == sorted(told)
+
+
+def test_a_check_tells_every_layer_but_what_this_machine_lacks(cli: Cli) -> None:
+    folder, told = layered(cli)
+    here = {("tasks/all.json", place) for place in places_of(*LAYERS.values(), *HERE.values())[len(LAYERS) :]}
+    assert told_by(cli("bundle", "check", folder, "--json")) == sorted(told - here)
+
+
+def test_options_are_told_beside_broken_files(cli: Cli) -> None:
+    folder, told = layered(cli)
+    (cli.cwd / "seeds.csv").write_text("a,a\n")
+    found = told_by(cli("run", folder, "--json", "--agent", "nobody", "--eval", "e", "--task", "none", "--seeds", cli.cwd / "seeds.csv"))
+    own = [("--agent", "None"), ("--task", "None")]
+    assert [place for place in found if place[0].startswith("--")] == own
+    assert any(file.endswith("seeds.csv") for file, _ in found)
+    assert {place for place in told if place[0] != "tasks/all.json"} <= set(found)
+
+
+def test_a_stored_task_its_context_and_the_configuration_are_told_of_at_once(cli: Cli) -> None:
+    steps = steps_of(*LAYERS.values())
+    del steps[1]["depends_on"]
+    cli("task", "create", cli.write("t.json", steps), "--id", "t", "--skip-validation")
+    _, told = layered(cli)
+    here = {("t v1", place) for place in (*places_of(*LAYERS.values())[1:], "$[3].script_artifact_id")}
+    named = {("t v1", "$[3].agent_name"), ("t v1", "$[4].sandbox_name")}
+    (config,) = [place for place in told if place[1] == "$.limits.exec_seconds"]
+    assert told_by(cli("task", "validate", "--id", "t", "--json")) == sorted({*here, *named, config})
+    context = cli.write("context.json", "[1")
+    found = told_by(cli("task", "run", "--id", "t", "--context-json", context, "--agent", "nobody", "--json"))
+    # What the context would have provided nobody can tell.
+    assert found == sorted({*here - named, config, (str(context), "None"), ("--agent", "None")})
+
+
+def test_what_a_broken_configuration_may_have_said_is_no_problem_of_documents(cli: Cli) -> None:
+    steps = steps_of(LAYERS["a field"], LAYERS["a document"], LAYERS["a provider"], HERE["a secret"], ({"type": "of_a_plug_in"}, ""))
+    file, config = cli.write("t.json", steps), cli.home / "config/agent-env/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[state\n")
+    assert told_by(cli("run", file, "--json")) == sorted([(str(file), "$[1].shell_timeout_seconds"), (str(config), "None")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -72,11 +72,12 @@ class PlannedFile:
 class PlannedArtifacts:
     """The stores' artifacts, with those that a bundle is about to write in front. Implements `engine.plan.ArtifactSource`.
 
-    Where the stores may be other ones than those that are meant, what is not there raises `UnreadableError`: nobody can tell.
+    What is not there raises `UnreadableError` where nobody can tell: an entry of that name could not be read, or the stores may be others than
+    those that are meant.
     """
 
-    def __init__(self, stores: PlanStores, entries: Sequence[ResolvedEntry]) -> None:
-        self._stored, self._certain = stores.artifacts, stores.certain
+    def __init__(self, stores: PlanStores, entries: Sequence[ResolvedEntry], broken: Collection[str] = ()) -> None:
+        self._stored, self._certain, self._broken = stores.artifacts, stores.certain, broken
         self._own = {each.entry.id: each.entry for each in entries if each.entry.kind in {BundleKind.ARTIFACT, BundleKind.SKILL}}
         self._environments = {each.entry.id: each for each in entries if each.entry.kind is BundleKind.ENV}
 
@@ -86,7 +87,7 @@ class PlannedArtifacts:
         if own is not None:
             return planned_environment(own)
         found = self._stored.environment(id, version)
-        if found is None and not self._certain:
+        if found is None and (id in self._broken or not self._certain):
             raise UnreadableError(id)
         return found
 
@@ -94,7 +95,7 @@ class PlannedArtifacts:
         """An artifact's document, predicted or stored."""
         entry = self._own.get(id) if version is None else None
         if entry is None:
-            if not self._certain and self._stored.find(id, version) is None:
+            if (id in self._broken or not self._certain) and self._stored.find(id, version) is None:
                 raise UnreadableError(id)
             return self._stored.get(id, version)
         names = {"image_name": entry.config["ref"]} if entry.type == IMAGE and "ref" in entry.config else {}

@@ -120,6 +120,12 @@ class Bundle:
     """Entries that are there and could not be read: what names them is not wrong."""
     warnings: tuple[Problem, ...] = ()
 
+    @property
+    def broken_names(self) -> frozenset[str]:
+        """Names and ids of entries that could not be read."""
+        names = frozenset(name for _, name in self.broken)
+        return names | {f"{self.id_root}/{name}" for name in names}
+
     def of(self, kind: BundleKind) -> tuple[Entry, ...]:
         """The entries of a kind, by name."""
         return tuple(entry for entry in self.entries if entry.kind is kind)

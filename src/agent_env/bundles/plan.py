@@ -145,7 +145,7 @@ class Planner:
             message = "has no tasks or evals to run"
             self.problems.append(Problem(message, str(self._bundle.root), hint="put a task into tasks/<name>.json"))
         closure = self._closure([*chosen_evals, *chosen_tasks])
-        artifacts = PlannedArtifacts(self._stores, closure)
+        artifacts = PlannedArtifacts(self._stores, closure, self._bundle.broken_names)
         planned: dict[tuple[str, int | None], PlannedTask] = {}
         for resolved in closure:
             if resolved.task is not None:

@@ -77,6 +77,7 @@ async def _named(plans: Mapping[str, TaskPlan], is_here: IsHere) -> AsyncIterato
                 continue
             try:
                 path, name = _image_of(step, plan)
+                _ = value_of(step, "sandbox_type"), value_of(step, "sandbox_name")  # which `is_here` needs
             except UnreadableError:
                 continue
             if name is None or is_open(name) or name in made:

@@ -52,7 +52,11 @@ def _without_value(references: list[str], secrets: Secrets) -> dict[str, NotFoun
 
 def _references(step: Step) -> Iterator[tuple[str, str]]:
     """Where a step's own secret-typed fields refer to a value that it will ask for, and how."""
-    for name in sorted(secret_fields(step.type_name) - step.idle_fields()):
+    try:
+        idle = step.idle_fields()
+    except UnreadableError:
+        return
+    for name in sorted(secret_fields(step.type_name) - idle):
         try:
             value = value_of(step, name)
         except UnreadableError:
