@@ -72,8 +72,8 @@ class PlannedFile:
 class PlannedArtifacts:
     """The stores' artifacts, with those that a bundle is about to write in front. Implements `engine.plan.ArtifactSource`.
 
-    What is not there raises `UnreadableError` where nobody can tell: an entry of that name could not be read, or the stores may be others than
-    those that are meant.
+    What is not there raises `UnreadableError` where nobody can tell: an entry of that name could not be read, or the stores may be others
+    than those that are meant.
     """
 
     def __init__(self, stores: PlanStores, entries: Sequence[ResolvedEntry], broken: Collection[str] = ()) -> None:
