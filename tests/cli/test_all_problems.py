@@ -192,3 +192,12 @@ def test_what_a_broken_configuration_may_have_said_is_no_problem_of_documents(cl
     config.parent.mkdir(parents=True)
     config.write_text("[state\n")
     assert told_by(cli("run", file, "--json")) == sorted([(str(file), "$[1].shell_timeout_seconds"), (str(config), "None")])
+
+
+@pytest.mark.parametrize("way", ["bundle check", "run FILE"])
+def test_a_key_that_is_there_twice_hides_nothing_else_of_its_file(cli: Cli, way: str) -> None:
+    (cli.cwd / "bundle/tasks").mkdir(parents=True)
+    file = cli.cwd / "bundle/tasks/t.json"
+    file.write_text(json.dumps(STEPS).replace('"boat"', '"boat", "sandbox_mode": "boat"'))
+    answer = cli(*(["bundle", "check", file.parents[1]] if way == "bundle check" else ["run", file]))
+    assert [place for place in ("$[0]: the key 'sandbox_mode' appears twice", *PLACES) if place not in answer.err] == []

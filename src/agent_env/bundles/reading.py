@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, cast
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import MAX_DEPTH, parse_json, parse_toml, read_file
@@ -167,7 +167,7 @@ class Folder:
         return self._noted(path, lambda: read_file(path, limit_bytes=self._limit_bytes))
 
     def json(self, path: Path) -> Json | None:
-        """A strict JSON document; None when something is wrong (noted)."""
+        """A strict JSON document; None when it can't be read. What is wrong is noted."""
         data = self.read(path)
         return None if data is None else self._noted(path, lambda: parse_json(data, source=self.relative(path)))
 
@@ -181,7 +181,7 @@ class Folder:
             return read()
         except ProblemsError as error:
             self.notes.problems += [replace(problem, file=self.relative(path)) for problem in error.problems]
-            return None
+            return cast("T | None", error.readable)
 
 
 def _undecodable(name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent_env.errors import Findings, NotFoundError
 
@@ -72,7 +72,14 @@ def planned_file(
     from agent_env.cli.files import read_document
     from agent_env.engine import plan_document
 
-    return plan_document(read_document(path), source=str(path), task_id=id, artifacts=artifacts, overrides=overrides, strict=strict)
+    found = Findings()
+    data = found.of(lambda: read_document(path))
+    if found and data is None:
+        found.tell()
+    options: dict[str, Any] = {"artifacts": artifacts, "overrides": overrides, "strict": strict}
+    plan = found.of(lambda: plan_document(data, source=str(path), task_id=id, **options))
+    found.tell(readable=plan)
+    return cast("TaskPlan", plan)
 
 
 def start_context(given: Path | None, *, agent_model: str | None, agent_artifact_id: str | None) -> dict[str, Any] | None:

@@ -74,7 +74,8 @@ def parse_json(data: bytes | str, *, source: str) -> Json:
     """Strict JSON: UTF-8 (a byte-order mark is tolerated), no duplicate keys, no NaN or Infinity, no lone surrogates.
 
     Raises:
-        ProblemsError: What is wrong, with line and column, or with the JSON path.
+        ProblemsError: What is wrong, with line and column, or with the JSON path. Where keys are there twice and all else is sound, the
+            value with the last of each is its `readable`.
     """
     text = decode(data, source)
     twice: dict[int, list[str]] = {}
@@ -108,7 +109,8 @@ def parse_json(data: bytes | str, *, source: str) -> Json:
     ):  # else nothing that the walk looks for can be in it
         problems = list(json_problems(value, source=source, duplicates=twice))
         if problems:
-            raise ProblemsError(problems)
+            only_twice = next(json_problems(value, source=source), None) is None
+            raise ProblemsError(problems, readable=value if only_twice else None)
     return value
 
 
