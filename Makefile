@@ -73,6 +73,7 @@ interop: $(UV)  ## environments of their own for other people's packages, see in
 	  touch interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16); }
 
 setup: $(UV)
+	@test -x $(BIN)/agent-env || echo "installing agent-env and its packages into $(VENV): half a minute" >&2
 	@$(UV) $(SYNC) --no-dev --group authoring
 	@$(BIN)/python -m compileall -q src packages/agent-env-sdk/src
 
@@ -82,8 +83,9 @@ setup-dev: $(UV)
 	@$(BIN)/python -m compileall -q -x '/test_[^/]*$$' tests
 
 .tools/bin/uv:
-	$(PYTHON) -m venv .tools
-	.tools/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	@echo "installing uv into .tools" >&2
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/python -m pip install --quiet uv==$(UV_VERSION)
 
 system:
 	@sh tools/install-test-system.sh

@@ -12,12 +12,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from agent_env.bundles.verdict import Result, Wanted
 from agent_env.cli.batch import Agenda, Presentation, conclude
 from agent_env.cli.boundary import CutShortError, _report, run
 from agent_env.cli.output import clean, fitting, folded, table, width_of
-from agent_env.cli.progress import Lines, Silent
+from agent_env.cli.progress import Lines, Live, Silent
 from agent_env.cli.state import State
 from agent_env.cli.table import COMMANDS
 from agent_env.clock import SystemClock
@@ -357,6 +358,18 @@ def test_without_a_terminal_what_takes_long_has_a_line_now_and_then(capsys: pyte
         "[tasks/a.json] agent: exporting notes 2 of 3",
         "[tasks/a.json] 1/3 agent: built",
     ]
+
+
+def test_on_a_terminal_what_takes_long_shows_for_how_long() -> None:
+    clock, screen = StandingClock(), StringIO()
+    watcher = Live(clock)
+    for step in ("deploy", "check"):
+        watcher.on_event(Event("run-1", 1, "now", "step_started", step, {"type": "run_code"}))
+        clock.seconds += 11
+    watcher.on_event(Event("run-1", 1, "now", "step_progress", "deploy", {"message": "building"}))
+    clock.seconds -= 10
+    Console(file=screen, width=100).print(watcher.render())
+    assert "deploy (12 s) building, check run_code" in screen.getvalue()
 
 
 def test_a_step_that_is_done_again_after_a_retry_counts_once(capsys: pytest.CaptureFixture[str]) -> None:

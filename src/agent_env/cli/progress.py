@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SHOWN_RUNS = 8
 REFRESH_PER_SECOND = 8
+LONG_SECONDS = 2.0
+"""A step that goes on for longer is shown with its time."""
 LINE_EVERY_SECONDS = 10.0
 """Where there is no terminal, so long nothing is said of a run before a step that goes on has a line."""
 
@@ -41,6 +43,8 @@ class Running:
     """Steps that have been done since; one that is done again after a retry counts once."""
     now: dict[str, str] = field(default_factory=dict)
     """Steps that run → what they last said."""
+    since: dict[str, float] = field(default_factory=dict)
+    """Steps that run → when they began, on this process's clock."""
     ended: Mapping[str, Any] | None = None
     left: Mapping[str, Any] = field(default_factory=dict)
     """The report of its teardown."""
@@ -67,11 +71,16 @@ class Watcher(Protocol):
 
 
 class Silent:
-    """Remembers and shows nothing."""
+    """Remembers and shows nothing.
 
-    def __init__(self) -> None:
+    Args:
+        clock: Tells for how long a step goes on, and how long nothing was said of a run.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
         self.runs: dict[str, Running] = {}
         self.total: int | None = None
+        self.clock = clock or SystemClock()
 
     def begin(self, run_id: str, task: str) -> None:
         """Takes note of a run."""
@@ -88,6 +97,7 @@ class Silent:
                 run.steps, run.before = int(payload.get("steps") or 0), int(payload.get("done") or 0)
             case "step_started":
                 run.now[event.step_id or ""] = str(payload.get("type") or "")
+                run.since[event.step_id or ""] = self.clock.monotonic()
                 run.steps = int(payload.get("total") or run.steps)
             case "step_progress":
                 run.now[event.step_id or ""] = _progress_text(payload)
@@ -107,21 +117,16 @@ class Silent:
 
 
 class Lines(Silent):
-    """One line when a step or a run has ended, and one now and then of what takes long.
-
-    Args:
-        clock: Tells how long nothing was said of a run.
-    """
+    """One line when a step or a run has ended, and one now and then of what takes long."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        super().__init__()
-        self._clock = clock or SystemClock()
+        super().__init__(clock)
         self._told: dict[str, float] = {}
         """Run → when something was last said of it."""
 
     def show(self, run: Running, event: Event) -> None:
         """Writes the line."""
-        now = self._clock.monotonic()
+        now = self.clock.monotonic()
         text = _line(run, event)
         if text is None and event.kind == "step_progress" and now - self._told.setdefault(run.run_id, now) >= LINE_EVERY_SECONDS:
             text = f"[{run.task}] {event.step_id}: {' '.join(run.now[event.step_id or ''].split())}"
@@ -171,7 +176,7 @@ class Live(Silent):
         grid = Table.grid(padding=(0, 2))
         live = [run for run in self.runs.values() if run.ended is None]
         for run in live[:SHOWN_RUNS]:
-            now = ", ".join(f"{step} {said}".strip() for step, said in list(run.now.items())[:3])
+            now = ", ".join(f"{step}{self._taking(run, step)} {said}".strip() for step, said in list(run.now.items())[:3])
             count = f"{run.done}/{run.steps}" if run.steps else str(run.done)
             grid.add_row(*(Text(clean(cell).replace("\n", " "), no_wrap=True, overflow="ellipsis") for cell in (run.task, count, now)))
         ended = Counter(str((run.ended or {}).get("word") or (run.ended or {}).get("status")) for run in self.runs.values() if run.ended)
@@ -180,6 +185,11 @@ class Live(Silent):
         words = "".join(f" · {count} {word}" for word, count in ended.items())
         grid.add_row(Text(f"{more}{sum(ended.values())}{total} done{words}", style="dim"))
         return grid
+
+    def _taking(self, run: Running, step: str) -> str:
+        """For how long a step goes on, once that is longer than a step that is short."""
+        taking = self.clock.monotonic() - run.since.get(step, self.clock.monotonic())
+        return "" if taking < LONG_SECONDS else f" ({taking:.0f} s)" if taking < 100 else f" ({seconds_text(taking)})"
 
 
 @contextmanager
