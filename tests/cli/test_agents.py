@@ -8,14 +8,17 @@ from asyncio import Event, new_event_loop
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from agent_env_sdk.agent import agent
+from agent_env_sdk.agent import Agent, agent
 from agent_env_sdk.agent.scripted import ScriptConfig, Scripted
+from agent_env_sdk.agent.trajectories import Trajectories
 from agent_env_sdk.agent.turns import TaskRequest, TaskResult
 from agent_env_sdk.testing.agents import serve_agent_here
 from agent_env_sdk.wire.a2a import AgentExtension
 from agent_env_sdk.wire.agent_extensions import INSTALL, advertised
+from agent_env_sdk.wire.errors import AgentEnvError
 
 from tests.cli.conftest import Cli
 
@@ -55,7 +58,7 @@ class Forgetful(Able):
 
 
 @contextmanager
-def served(made: Able, state: Path) -> Iterator[str]:
+def served(made: Agent, state: Path) -> Iterator[str]:
     """An agent's address, while the block runs: served from another thread, as the command is another process."""
     loop, ready, addresses, over = new_event_loop(), threading.Event(), [], Event()
 
@@ -104,6 +107,33 @@ def test_an_agent_anywhere_is_checked_with_one_verdict(cli: Cli, tmp_path: Path)
         assert "agentenv-capability-missing: an agent of its own" in read_only.out
         model = cli("agent", "validate", url, "--require", "model", "--check", "model/it_runs_commands")
         assert (model.code, model.out.splitlines()[-1]) == (1, "failed")
+
+
+@agent("plain", description="Counts the words of a prompt, and records nothing.")
+class Plain(Agent):
+    """What the SDK's own page begins with."""
+
+    async def run(self, request: TaskRequest[Any]) -> TaskResult:
+        return TaskResult.said(str(len(request.text.split())))
+
+
+def test_an_agent_that_records_nothing_keeps_its_promise_and_one_that_hides_what_it_recorded_does_not(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = ("--json", "--check", "core_protocol/a_prompt_comes_to_an_end", "--check", "trajectory")
+    with served(Plain(), tmp_path / "state") as url:
+        plain = cli("agent", "validate", url, *only)
+        assert plain.json["passed"] is True, plain.out
+        assert "nothing was recorded of the prompt" in plain.out
+
+    def refuse(*_: object) -> None:
+        raise AgentEnvError("not_found", "no task of it has ended and recorded anything", status=404)
+
+    monkeypatch.setattr(Trajectories, "_recorded", refuse)
+    with served(Able(tmp_path), tmp_path / "state2") as url:
+        hiding = cli("agent", "validate", url, *only)
+        assert hiding.json["failed_gates"] == ["trajectory"], hiding.out
+        assert "it has recorded events, and gives none of them" in hiding.out
 
 
 def test_what_an_agent_did_is_exported_as_traces(cli: Cli, tmp_path: Path) -> None:

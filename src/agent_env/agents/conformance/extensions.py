@@ -28,7 +28,7 @@ from agent_env_sdk.wire.agent_extensions import (
 
 from agent_env.agents import snapshots
 from agent_env.agents.conformance.check import Area, Gate, SkippedError, Subject, holds
-from agent_env.agents.contract import End
+from agent_env.agents.contract import End, Turn
 from agent_env.agents.faults import AgentFailedError
 from agent_env.agents.live import RecordedAgent
 from agent_env.agents.staging import staged
@@ -174,14 +174,15 @@ async def rules_decide_without_a_model(subject: Subject) -> None:
 
 @TRAJECTORIES.check("2.4", "7.8")
 async def what_it_did_can_be_read(subject: Subject) -> str:
-    """The trajectory of a task that has ended can be read; that of an unknown one is 404"""
+    """The trajectory of a task that has ended can be read; that of an unknown one is 404, and of one that recorded nothing"""
     await subject.needs(TRAJECTORY, "get")
     turn = subject.taken()
     await _refuses(subject.agent, TRAJECTORY, "get", {"task_id": str(uuid.uuid4())}, httpx.codes.NOT_FOUND)
     try:
         events = (await subject.agent.invoke(TRAJECTORY, "get", {"task_id": turn.task_id})).get("trajectory")
     except AgentFailedError as error:
-        holds(error.status == httpx.codes.NOT_FOUND and turn.end is not End.COMPLETED, f"it answers with status {error.status}")
+        holds(error.status == httpx.codes.NOT_FOUND, f"it answers with status {error.status}")
+        holds(turn.end is not End.COMPLETED or await _has_no_page(subject, turn), "it has recorded events, and gives none of them")
         return "nothing was recorded of the prompt"
     holds(isinstance(events, list), "the trajectory is no list")
     return f"{len(events)} events"
@@ -191,8 +192,7 @@ async def what_it_did_can_be_read(subject: Subject) -> str:
 async def what_it_did_can_be_read_in_pages(subject: Subject) -> str:
     """Pages of a trajectory follow on each other, and past its end there is none"""
     await subject.needs(TRAJECTORY, "get")
-    request = (method_of(await subject.agent.card(), TRAJECTORY, "get") or {}).get("request") or {}
-    if not card_request_accepts(request, {"task_id", "after", "limit"}):
+    if not await _has_pages(subject):
         raise SkippedError("pages of trajectories")
     turn, after, count = subject.taken(), 0, 0
     while True:
@@ -204,6 +204,19 @@ async def what_it_did_can_be_read_in_pages(subject: Subject) -> str:
             break
     await _refuses(subject.agent, TRAJECTORY, "get", {"task_id": turn.task_id, "after": after + 1}, httpx.codes.BAD_REQUEST)
     return f"{count} events, {page['state']}"
+
+
+async def _has_pages(subject: Subject) -> bool:
+    request = (method_of(await subject.agent.card(), TRAJECTORY, "get") or {}).get("request") or {}
+    return card_request_accepts(request, {"task_id", "after", "limit"})
+
+
+async def _has_no_page(subject: Subject, turn: Turn) -> bool:
+    """Whether its pages, too, say that nothing was recorded."""
+    if not await _has_pages(subject):
+        return False
+    page = await subject.agent.invoke(TRAJECTORY, "get", {"task_id": turn.task_id, "after": 0, "limit": 1})
+    return not page["events"] and not page["has_more"]
 
 
 # its store and its state
