@@ -29,24 +29,34 @@ class Limits:
 
     # Sandboxes (reference: deploy_sandbox)
     sandbox_ttl_seconds: float = 7200.0
+    """When a sandbox ends by itself, where the task says nothing else."""
     sandbox_cpu: float = 1.0
+    """Processor cores of a sandbox, where the task says nothing else."""
     sandbox_memory_bytes: int = 8192 * MIB
+    """Memory of a sandbox, where the task says nothing else."""
     sandbox_disk_bytes: int = 10 * GIB
+    """Disk space of a sandbox, where the task says nothing else."""
     sandbox_processes: int = 4096
+    """Processes and threads of a sandbox at once."""
     deploy_seconds: float = 180.0
+    """Making one sandbox, without the time that its image takes; also what a provider may take to say what it can do."""
     deploy_attempts: int = 2
     """How often a provider is asked for a sandbox whose start failed for no reason of its own, before the next of the chain is."""
     conformance_case_seconds: float = 60.0
     """What one case of the conformance kit may take."""
     teardown_seconds: float = 120.0
+    """Removing one sandbox with all that is in it."""
     # Commands in a place
     exec_seconds: float = 600.0
+    """One command in a place, where the step has no limit of its own."""
     kill_grace_seconds: float = 5.0
     """Between SIGTERM and SIGKILL of a tree (reference: run_code)."""
     cleanup_seconds: float = 10.0
     """What a shielded clean-up may take after a cancellation."""
     connect_seconds: float = 10.0
+    """Opening a connection: to a place, the run database, a server of files."""
     transfer_seconds: float = 600.0
+    """One copy of files into a place or out of it."""
     archive_copy_bytes: int = 32 * MIB
     """A file of a container that is larger than this is copied by its engine's archive instead of its helper's stream."""
     archive_copy_most_bytes: int = 2 * GIB
@@ -61,17 +71,28 @@ class Limits:
     answer_margin_seconds: float = 2.0
     """How long past its own deadline a place may take to answer before the transport counts as lost."""
     output_limit_bytes: int = 64 * MIB
+    """What is kept of each stream of a command; the rest is counted and dropped."""
     # Steps (reference)
     run_code_seconds: float = 600.0
+    """A script of `run_code` or of a verifier, where the task says nothing else."""
     run_code_sources_bytes: int = 5 * MIB
+    """The `.py` files of a script together."""
     run_code_result_bytes: int = 50 * MIB
+    """What a script may return, as JSON."""
     run_code_stderr_bytes: int = 1 * MIB
+    """What is kept of what a script prints."""
     verify_shell_seconds: float = 120.0
+    """Each command and each search of a verifier, where the task says nothing else."""
     probe_file_bytes: int = 64 * MIB
+    """The largest file that a criterion reads whole."""
     review_seconds: float = 10800.0
+    """How long a `review` waits for a person, where the task says nothing else."""
     download_seconds: float = 600.0
+    """One file that is fetched from an address, with all its attempts."""
     download_bytes: int = 10 * GIB
+    """The largest file that is fetched from an address."""
     download_attempts: int = 5
+    """How often such a file is asked for."""
     download_streams: int = 8
     """Downloads at once (reference)."""
     collect_file_bytes: int = 10 * GIB
@@ -84,13 +105,16 @@ class Limits:
     """How many times its own size an archive may unpack to, above `payload_unquestioned_bytes`: databases pack to 1 in 20, bombs to 1 in
     1000."""
     payload_unquestioned_bytes: int = 64 * MIB
+    """Up to here `payload_ratio` is not looked at."""
     # Images
     image_builds: int = 2
     """Builds at once on one engine by this installation, in whatever processes."""
     image_build_seconds: float = 3600.0
+    """One build of an image."""
     image_pull_seconds: float = 3600.0
     """One pull or push of an image, with all its attempts."""
     image_pull_attempts: int = 4
+    """How often a registry is asked for an image."""
     image_lock_seconds: float = 3600.0
     """How long one process waits while another one builds or fetches the same image, or has all turns to build."""
     image_budget_bytes: int = 50 * GIB
@@ -119,14 +143,17 @@ class Limits:
     """Wheels that were not used for so long are removed by `image gc`."""
     # Environments (reference: the protocol's own client, and the gateway's constants)
     environment_card_seconds: float = 10.0
+    """An environment's card."""
     environment_call_seconds: float = 30.0
     """A reset, an export, an extension or a manifest."""
     environment_add_seconds: float = 120.0
+    """A `data/add` of inline data, and the export and reset around a load."""
     environment_load_seconds: float = 900.0
     """Loading seed data of an unknown size, and the least for any."""
     environment_load_gigabyte_seconds: float = 1200.0
     """What each gigabyte of seed data adds to that."""
     environment_load_most_seconds: float = 3600.0
+    """The most for a load of any size."""
     environment_loads: int = 4
     """Servers of one environment that are loaded at once."""
     environment_ready_seconds: float = 180.0
@@ -144,7 +171,9 @@ class Limits:
     environment_repeats: int = 3
     """How often a step is done whose environment is started again each time."""
     tool_call_seconds: float = 600.0
+    """One call of an environment's tool that we make ourselves."""
     database_ready_seconds: float = 60.0
+    """How long an environment's database may take from the start of its container until it answers."""
     # Agents (reference: the published system's own waits)
     agent_ready_seconds: float = 300.0
     """How long an agent may take from the start of its container to its card (reference)."""
@@ -180,6 +209,7 @@ class Limits:
     judge_attempts: int = 3
     """How often a judge is asked for one answer that can be read."""
     judge_concurrency: int = 4
+    """Answers of a judge that a verifier waits for at once, where the task says nothing else."""
     judge_material_characters: int = 400_000
     """What a judge is shown of an answer and a trajectory, about a tenth of a million tokens; of what is longer, the middle is left out."""
     judge_result_characters: int = 1024
@@ -190,15 +220,21 @@ class Limits:
     """The largest picture that it is shown; what most model APIs take."""
     # Engine
     lease_seconds: float = 30.0
+    """A run whose process on another machine gave no sign of life for so long may be taken over."""
     lease_renew_seconds: float = 10.0
+    """Between two signs of life."""
     retry_backoff_seconds: float = 0.5
+    """The pause before something of the network is tried again; it doubles each time."""
     retry_backoff_max_seconds: float = 30.0
+    """The longest such pause."""
     control_delay_seconds: float = 0.25
     """How old a run gets before it opens its control socket: one that is over sooner needs none."""
     drain_seconds: float = 30.0
+    """What stopping a step and recording its end may take when its run is cancelled."""
     closing_step_seconds: float = 600.0
     """What an `always_run` step without a limit of its own may take after a failure or cancellation."""
     shutdown_seconds: float = 60.0
+    """Accepted, and used by nothing in this version."""
     # Container engines
     engine_seconds: float = 60.0
     """One request to a container engine that moves no bulk: what hangs longer is told as hanging."""
@@ -248,22 +284,29 @@ class Limits:
     """What the transcript of a run may hold."""
     # Stores
     database_busy_seconds: float = 30.0
+    """How long a write waits while another process has the run database locked."""
     group_commit_seconds: float = 0.002
+    """How long writes that come together are gathered into one commit, at most."""
     inline_result_bytes: int = 64 * KIB
     """A larger result is kept as an object and referred to from its row."""
     document_bytes: int = 64 * MIB
+    """The largest document that is stored."""
     bundle_file_bytes: int = 8 * MIB
+    """The largest JSON or TOML file of a bundle that is read."""
     run_memory_bytes: int = 256 * MIB
     """What one run is reckoned to need on this machine when the number of runs at once is derived from its memory."""
     bundle_lock_seconds: float = 300.0
     """How long a run waits while another process writes the documents of the same bundle."""
     gc_grace_seconds: float = 3600.0
+    """What was stored or used less long ago is left alone by a collection."""
     gc_resumable_seconds: float = 86_400.0
     """How long a collection leaves what an interrupted run needs to be resumed, from its last sign of life: whoever comes back the next
     morning can go on. A sandbox's own `ttl_seconds` may end it sooner."""
     # Back-off of event waits
     poll_first_seconds: float = 0.02
+    """The first pause between two looks at what tells nothing by itself; it doubles each time."""
     poll_max_seconds: float = 0.5
+    """The longest such pause."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:

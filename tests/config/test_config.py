@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent_env.config import KEYS, Config, load_config, state_root
 from agent_env.config.keys import flatten
+from agent_env.config.said import every_key, said_of
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.reading import parse_toml
 from agent_env.errors import AgentEnvError, ConfigError, ProblemsError
@@ -369,6 +370,10 @@ def test_c13_nothing_that_shows_the_configuration_shows_a_secret(place: Place) -
     assert CANARY not in shown
     assert "env:DB?***" in shown
     assert config.model.api_key == CANARY
+
+
+def test_every_key_says_what_it_is_for() -> None:
+    assert [key for key in every_key() if not said_of(key)] == []
 
 
 def test_an_unknown_key_is_explained_with_a_near_one(place: Place) -> None:

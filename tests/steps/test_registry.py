@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+import agent_env
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ConfigError, NotFoundError, ProblemsError, UnsupportedError
 from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step, step_class
 from agent_env.steps.contract import StepResult
+from agent_env.steps.fields import LimitDefault
 from agent_env.steps.reference import step_reference
 from agent_env.steps.registry import BUILT, CHECKS, KNOWN_TYPES, EntryPoint, configure, use
 
@@ -41,6 +46,29 @@ OURS = {"restore_agent_state"}
 def test_all_49_types_are_known_and_none_is_both_built_and_a_check() -> None:
     assert len(KNOWN_TYPES - OURS) == 49
     assert not set(BUILT) & set(CHECKS)
+
+
+def test_what_a_task_leaves_out_is_what_this_installation_is_limited_to() -> None:
+    named = set[str]()
+    for type in sorted(BUILT):
+        cls = Registry(entry_points=[]).step_class(type)
+        for name, field in cls.model_fields.items():
+            for mark in (each for each in field.metadata if isinstance(each, LimitDefault)):
+                named.add(mark.name)
+                assert field.default == mark.of(DEFAULT_LIMITS), f"{type}.{name}"
+                twice = replace(DEFAULT_LIMITS, **{mark.name: getattr(DEFAULT_LIMITS, mark.name) * 2})
+                silent, own = cls.model_construct(), cls.model_construct(**{name: 7})
+                assert getattr(silent.under(twice), name) == 2 * field.default, f"{type}.{name}"
+                assert getattr(own.under(twice), name) == 7, f"{type}.{name}"
+                assert silent.under(DEFAULT_LIMITS) is silent
+    assert named >= {"sandbox_memory_bytes", "sandbox_ttl_seconds", "review_seconds", "verify_shell_seconds", "judge_seconds"}
+
+
+def test_no_step_takes_the_built_in_limits_past_the_configured_ones() -> None:
+    for room in ("steps", "verifiers"):
+        for file in Path(agent_env.__file__).with_name(room).rglob("*.py"):
+            for line in file.read_text().splitlines():
+                assert "DEFAULT_LIMITS." not in line or "LimitDefault(" in line, f"{file.name}: {line.strip()}"
 
 
 @pytest.mark.parametrize("type", sorted(BUILT))

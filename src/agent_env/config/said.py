@@ -51,7 +51,7 @@ SAID: Mapping[str, str] = {
 
 
 def said_of(key: str) -> str:
-    """What a key is for; empty where its name says it all."""
+    """What a key is for; every key has words."""
     if key.startswith(LIMIT_PREFIX):
         return limits_said().get(key.removeprefix(LIMIT_PREFIX), "")
     return SAID.get(key) or next((said for name, said in SAID.items() if name.endswith("*") and key.startswith(name[:-1])), "")

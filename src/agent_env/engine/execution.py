@@ -63,7 +63,7 @@ class Execution:
 
     async def attempt(self, step_id: str, *, retry: int, closing: bool) -> Ended:
         """Runs one attempt to its end and records it."""
-        step = self.plan.steps[step_id]
+        step = self.plan.steps[step_id].under(self._shared.limits)
         await self._pause(step_id, retry)
         attempt_id = self._reattached.pop(step_id, None)
         if attempt_id is None:

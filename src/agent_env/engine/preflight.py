@@ -252,6 +252,7 @@ async def _said(name: str, step: DeploySandbox, providers: Callable[[str], Provi
 
 
 def _spec(step: DeploySandbox, limits: Limits) -> SandboxSpec:
+    step = step.under(limits)
     return SandboxSpec(
         sandbox_id="planned",
         mode=step.sandbox_mode,

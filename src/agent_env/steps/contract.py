@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
+from agent_env.steps.fields import LimitDefault
 from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.run import Decision, Run, Tell
 
@@ -219,6 +220,20 @@ class Step(BaseModel):
     def deadline_seconds(self) -> float | None:
         """The limit that the engine enforces on the whole step; None is no limit of its own."""
         return self.timeout_seconds
+
+    def under(self, limits: Limits) -> Self:
+        """The step as this installation runs it: its limits, where the task leaves the built-in ones.
+
+        A stored task spells every default out, so a field that says the built-in value counts as one that says nothing.
+        """
+        fields = type(self).model_fields
+        own = {name: mark for name, field in fields.items() for mark in field.metadata if isinstance(mark, LimitDefault)}
+        changed = {
+            name: configured
+            for name, mark in own.items()
+            if getattr(self, name) == fields[name].default and (configured := mark.of(limits)) != getattr(self, name)
+        }
+        return self.model_copy(update=changed) if changed else self
 
     def to_dict(self) -> dict[str, Json]:
         """The stored form, in the reference's shape: every field of the type, ours only where they differ from their default."""

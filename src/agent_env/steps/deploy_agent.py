@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field, ValidationInfo, field_validator
 
 from agent_env.agents.outfit import InlineSkill
-from agent_env.defaults import DEFAULT_LIMITS, GIB, MIB
+from agent_env.defaults import GIB, MIB
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.records import DeployedAgent
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
@@ -246,7 +246,7 @@ class DeployAgent(Step, type="deploy_agent"):
             env["LITELLM_BASE_URL"] = str(overrides.get("litellm_base_url") or self.litellm_base_url)
         sandbox = run.sandbox(self.sandbox_name) if self.sandbox_name is not None else None
         provider = overrides.get("agent_sandbox") or overrides.get("sandbox")
-        disk = float(overrides.get("agent_disk_size_gb") or self.disk_size_gb or DEFAULT_LIMITS.sandbox_disk_bytes // GIB)
+        disk = float(overrides.get("agent_disk_size_gb") or self.disk_size_gb or run.limits.sandbox_disk_bytes // GIB)
         return AgentRequest(
             agent_name=self.agent_name,
             agent_id=str(chosen) if chosen else self.a2a_agent_id,
@@ -263,10 +263,10 @@ class DeployAgent(Step, type="deploy_agent"):
             role=self.role,
             system_prompt=self.system_prompt,
             skills=tuple(skill_of(skill, run) for skill in self.skills),
-            cpu=self.cpu or DEFAULT_LIMITS.sandbox_cpu,
-            memory_bytes=self.memory_mb * MIB if self.memory_mb else DEFAULT_LIMITS.sandbox_memory_bytes,
+            cpu=self.cpu or run.limits.sandbox_cpu,
+            memory_bytes=self.memory_mb * MIB if self.memory_mb else run.limits.sandbox_memory_bytes,
             disk_bytes=int(disk * GIB),
-            ttl_seconds=overridden_seconds(overrides.get("ttl_seconds"), self.ttl_seconds or DEFAULT_LIMITS.sandbox_ttl_seconds),
+            ttl_seconds=overridden_seconds(overrides.get("ttl_seconds"), self.ttl_seconds or run.limits.sandbox_ttl_seconds),
             network=overridden_policy(overrides.get("network_policy"), self.network_policy),
             attribution=self._attribution(run),
         )

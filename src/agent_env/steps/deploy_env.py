@@ -16,7 +16,7 @@ from agent_env.environments.contract import DeployOptions
 from agent_env.errors import AgentEnvError, Problem, UserError
 from agent_env.steps.contract import EntityRef, EnvironmentRequest, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_seconds
-from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import LimitDefault, Number, OptionalName, Seconds, Whole
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -74,9 +74,9 @@ class DeployEnv(Step, type="deploy_env"):
     """The environment's document; later steps name the deployment by it."""
     env_version: Annotated[Whole, Field(ge=1)] | None = None
     """Its version; the newest when absent."""
-    ttl_seconds: Seconds = DEFAULT_LIMITS.sandbox_ttl_seconds
+    ttl_seconds: Annotated[Seconds, LimitDefault("sandbox_ttl_seconds")] = DEFAULT_LIMITS.sandbox_ttl_seconds
     """When its sandboxes end by themselves, in seconds after their start."""
-    disk_size_gb: Annotated[Number, Field(gt=0)] = DEFAULT_LIMITS.sandbox_disk_bytes // GIB
+    disk_size_gb: Annotated[Number, Field(gt=0), LimitDefault("sandbox_disk_bytes", GIB)] = DEFAULT_LIMITS.sandbox_disk_bytes // GIB
     """Limit of disk space in GiB."""
     gateway_mode: Literal["performance", "consistent"] = "performance"
     """`consistent`: one tool call at a time, over all servers."""

@@ -15,7 +15,7 @@ from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import AppendRecord, Json, Update
 from agent_env.errors import Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult, apart
-from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import SECRET, USABLE, LimitDefault, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     """`vm`: a machine of its own. `container`: the sandbox is one container; needs `image` and `port`."""
     image: OptionalName = None
     """Container mode: the image to run. Machine mode: the image to boot, where a provider has a choice."""
-    cpu: Annotated[Number, Field(gt=0)] = 1.0
+    cpu: Annotated[Number, Field(gt=0), LimitDefault("sandbox_cpu")] = DEFAULT_LIMITS.sandbox_cpu
     """Limit of processor cores."""
-    memory_mb: Annotated[Whole, Field(gt=0)] = DEFAULT_LIMITS.sandbox_memory_bytes // MIB
+    memory_mb: Annotated[Whole, Field(gt=0), LimitDefault("sandbox_memory_bytes", MIB)] = DEFAULT_LIMITS.sandbox_memory_bytes // MIB
     """Limit of memory in MiB; a limit, never a reservation."""
-    disk_size_gb: Annotated[Number, Field(gt=0)] = DEFAULT_LIMITS.sandbox_disk_bytes // GIB
+    disk_size_gb: Annotated[Number, Field(gt=0), LimitDefault("sandbox_disk_bytes", GIB)] = DEFAULT_LIMITS.sandbox_disk_bytes // GIB
     """Limit of disk space in GiB."""
-    ttl_seconds: Seconds = DEFAULT_LIMITS.sandbox_ttl_seconds
+    ttl_seconds: Annotated[Seconds, LimitDefault("sandbox_ttl_seconds")] = DEFAULT_LIMITS.sandbox_ttl_seconds
     """When the sandbox ends by itself, in seconds after its start."""
     exposed_ports: tuple[Port, ...] | None = None
     """Machine mode: ports to publish."""

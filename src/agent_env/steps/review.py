@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import ReviewAbortedError
 from agent_env.steps.contract import Decision, EntityRef, OnResume, Run, Step, StepResult
-from agent_env.steps.fields import Seconds
+from agent_env.steps.fields import LimitDefault, Seconds
 
 STRUCTURED_CHARACTERS = 16000
 RESPONSE_CHARACTERS = 4000
@@ -42,7 +42,7 @@ class Review(Step, type="review"):
 
     label: str | None = None
     """What the reviewer is asked."""
-    timeout_seconds: Seconds = DEFAULT_LIMITS.review_seconds
+    timeout_seconds: Annotated[Seconds, LimitDefault("review_seconds")] = DEFAULT_LIMITS.review_seconds
     """How long to wait for a decision."""
     poll_interval_seconds: Seconds = 5
     """Accepted for existing tasks; a decision made on this machine arrives at once."""

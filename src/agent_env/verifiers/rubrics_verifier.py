@@ -16,7 +16,7 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
-from agent_env.steps.fields import Number, OptionalName, Seconds, Texts, Whole, default_to_id
+from agent_env.steps.fields import LimitDefault, Number, OptionalName, Seconds, Texts, Whole, default_to_id
 from agent_env.verifiers.answers import answer_to, failed_answer
 from agent_env.verifiers.judging.filtering import TrajectoryFilter
 from agent_env.verifiers.judging.oracle import OracleCase, oracle_problems
@@ -101,7 +101,7 @@ class RubricsVerifier(Step, type="rubrics_verifier"):
     """An agent that is deployed to judge, and taken down afterwards; `agent_name` and `use_agent_judge: false` come before it."""
     judge_sandbox_type: OptionalName = None
     """The provider of its sandbox, or a comma-separated chain of them."""
-    judge_timeout_seconds: Seconds = DEFAULT_LIMITS.judge_seconds
+    judge_timeout_seconds: Annotated[Seconds, LimitDefault("judge_seconds")] = DEFAULT_LIMITS.judge_seconds
     """Limit of one answer of the judge."""
     output_format: Output = Output.BINARY
     """`rubric_binary` (met or not), `rubric_partial` (how far), `rubric_evidence` (met or not, with the places that show it),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import PurePosixPath
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import field_serializer, field_validator, model_validator
 
@@ -19,7 +19,7 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import InfrastructureError, Problem
 from agent_env.places import Completed, Deed, Ending, Entry, FileKind, Missing, Place
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
-from agent_env.steps.fields import OptionalName, Seconds, default_to_id, settle_target
+from agent_env.steps.fields import LimitDefault, OptionalName, Seconds, default_to_id, settle_target
 from agent_env.steps.targets import Target, choose_target
 from agent_env.verifiers.criterion import (
     BashCommandSucceeds,
@@ -90,7 +90,7 @@ class VerifySandbox(Step, type="verify_sandbox"):
     """A container that this run started on the sandbox."""
     base_dir: PurePosixPath = PurePosixPath("/app")
     """Where relative paths begin and commands run."""
-    shell_timeout_seconds: Seconds = DEFAULT_LIMITS.verify_shell_seconds
+    shell_timeout_seconds: Annotated[Seconds, LimitDefault("verify_shell_seconds")] = DEFAULT_LIMITS.verify_shell_seconds
     """Limit of each command and each search; a criterion that outlives it fails."""
     score_aggregator: Aggregator = Aggregator.ALL_PASS
     """How rows become the score: `all_pass`, `any_pass`, `weighted_average`."""

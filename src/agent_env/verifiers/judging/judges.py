@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from agent_env.agents.contract import End, Outgoing
-from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.steps.requests import AgentRequest
 from agent_env.verifiers.judging.asking import Cost, Judge, JudgeFaultError, Message, Said, pictures_of, text_of
 from agent_env.waiting import shielded
@@ -148,8 +147,8 @@ def _judging_agent(step: RubricsVerifier, run: Run, agent_id: str) -> AgentReque
         provider=str(provider) if provider else step.judge_sandbox_type,
         named=False,
         model_role="judge",
-        cpu=DEFAULT_LIMITS.sandbox_cpu,
-        memory_bytes=DEFAULT_LIMITS.sandbox_memory_bytes,
-        disk_bytes=DEFAULT_LIMITS.sandbox_disk_bytes,
-        ttl_seconds=DEFAULT_LIMITS.sandbox_ttl_seconds,
+        cpu=run.limits.sandbox_cpu,
+        memory_bytes=run.limits.sandbox_memory_bytes,
+        disk_bytes=run.limits.sandbox_disk_bytes,
+        ttl_seconds=run.limits.sandbox_ttl_seconds,
     )
