@@ -219,6 +219,14 @@ def test_output_folder_has_the_results_and_every_context_private(cli: Cli) -> No
     context = json.loads(contexts[0].read_text())
     assert context["metadata"]["verifications"]["check"]["score"] == 1.0
     assert contexts[0].stat().st_mode & 0o777 == 0o600
+    again = cli("run", folder, "--output", "results", "--resume", "--json")
+    assert again.json["runs"] == answer.json["runs"]
+    assert sorted((cli.cwd / "results").iterdir()) == sorted([*contexts, cli.cwd / "results/results.json"]), "a run is there once"
+    taken, mine = contexts[0].read_bytes(), json.dumps({"instance_id": "of another run"})
+    contexts[0].write_text(mine)
+    assert cli("run", folder, "--output", "results", "--resume", "--quiet").code == 0
+    assert contexts[0].read_text() == mine, "what is another run's is left alone"
+    assert taken in [path.read_bytes() for path in (cli.cwd / "results").iterdir()]
 
 
 def test_output_that_can_not_be_written_is_one_line(cli: Cli) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -223,15 +226,30 @@ def with_unfinished(agenda: Agenda, watcher: Watcher) -> list[Result]:
 
 
 def context_file(folder: Path, stem: str, outcome: RunOutcome) -> Path:
-    """Writes a run's context, without secrets, as `<stem>_<8 hex>.json`."""
-    import secrets
+    """Writes a run's context, without secrets, as `<stem>_<8 hex>.json`.
 
+    A run has one such file, also when a command that goes on with an earlier one tells its outcome again: whoever reads the folder counts
+    nothing twice. The file of another run is never overwritten.
+    """
     from agent_env.documents.context import safe_context
     from agent_env.ids import fs_safe
 
-    path = folder / f"{fs_safe(stem)}_{secrets.token_hex(4)}.json"
+    for number in count():
+        digits = hashlib.sha256(f"{outcome.run_id} {number}".encode()).hexdigest()[:8]
+        path = folder / f"{fs_safe(stem)}_{digits}.json"
+        if not path.exists() or _instance(path) == outcome.context.get("instance_id"):
+            break
     write_private(path, _shown(safe_context(outcome.context)))
     return path
+
+
+def _instance(path: Path) -> object:
+    """Whose context a file is; None where it is no context."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found.get("instance_id") if isinstance(found, dict) else None
 
 
 async def _run_all(
