@@ -139,6 +139,11 @@ def test_a_new_bundle_has_no_problems_and_overwrites_nothing(stores: Stores, tmp
     assert plan.bundle.id_root == "@local/my-bundle"
     with pytest.raises(UsageError, match="not empty"):
         new_bundle(tmp_path / "my bundle!")
+    with pytest.raises(UsageError, match="an agent can't be called '1'"):
+        new_bundle(tmp_path / "other", agent="1")
+    with pytest.raises(UsageError, match="with an environment or with an agent"):
+        new_bundle(tmp_path / "other", agent="a", env="b")
+    assert not (tmp_path / "other").exists()
 
 
 def load_of(stores: Stores, id: str) -> None:

@@ -53,3 +53,9 @@ def test_a_new_bundle_with_an_environment_runs_and_passes(user: User) -> None:
     assert [run["scores"] for run in user.scores(user.cwd / "first")] == [{"check": 1.0}]
     checked = user("env", "check", user.cwd / "first/envs/team-notes")
     assert (checked.code, checked.out.splitlines()[-1]) == (0, "passed"), checked.all
+
+
+def test_a_new_bundle_with_an_agent_runs_and_passes(user: User) -> None:
+    assert user("bundle", "new", "second", "--agent", "word-counter").code == 0
+    assert user("bundle", "check", "second", "--strict").code == 0
+    assert [run["scores"] for run in user.scores(user.cwd / "second")] == [{"check": 1.0}]

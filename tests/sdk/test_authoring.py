@@ -238,17 +238,18 @@ def test_a_handler_that_hangs_does_not_keep_the_process() -> None:
         process.wait(60)
 
 
-def scaffold(folder: Path) -> Path:
-    """The template as `agent-env bundle new --env notes` writes it."""
+def scaffold(folder: Path, template: Path = TEMPLATE) -> Path:
+    """A template as `agent-env bundle new` writes it."""
     folder.mkdir()
-    for source in TEMPLATE.iterdir():
+    for source in template.iterdir():
         text = source.read_text().replace("__NAME__", "notes").replace("__CLASS__", "Notes")
         (folder / source.name.removesuffix(".in")).write_text(text)
     return folder
 
 
-def test_the_template_passes_its_own_tests(tmp_path: Path) -> None:
-    folder = scaffold(tmp_path / "notes")
+@pytest.mark.parametrize(("template", "passed"), [("environment", 2), ("agent", 1)])
+def test_a_template_passes_its_own_tests(tmp_path: Path, template: str, passed: int) -> None:
+    folder = scaffold(tmp_path / "notes", TEMPLATE.with_name(template))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=folder,
@@ -258,7 +259,7 @@ def test_the_template_passes_its_own_tests(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert f"{passed} passed" in done.stdout
 
 
 LISTING = """

@@ -59,6 +59,21 @@ A bundle of agent-env with an environment: a server of tools that agents call, a
 
 `agent-env env check {folder}:{env}` deploys the environment and says where it does not do what its card promises.
 """
+_AGENT_README = """\
+# {name}
+
+A bundle of agent-env with an agent: a program that speaks A2A, and a task that asks it something and looks at its answer.
+
+    agent-env bundle check {folder}
+    agent-env run {folder}
+    agent-env agent chat {folder}/agents/{agent}
+
+- `agents/{agent}/` is the agent: `agent.py` does its turns, `Dockerfile` is its image, and `test_agent.py` tests it without an image.
+- `tasks/{agent}.json` deploys it, asks it, and scores the answer. `agent-env run {folder} --agent NAME` asks another agent instead.
+- `bundle.toml` names the bundle, so that its ids and its history do not depend on where the folder is.
+
+`agent-env agent validate {folder}/agents/{agent}` deploys the agent and says where it does not do what its card promises.
+"""
 _CHECK = '''\
 """What must hold in the end: the function `verify` is told where the environment's tools are, and answers with rows."""
 
@@ -78,38 +93,47 @@ async def verify(mcp_url: str) -> list[dict[str, object]]:
         {{"id": "notes-are-not-overwritten", "result": bool(written.isError)}},
     ]
 '''
-_ENVIRONMENT_NAME = re.compile(r"(?=.{1,40}\Z)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
+_PART_NAME = re.compile(r"(?=.{1,40}\Z)[A-Za-z][A-Za-z0-9]*(?:[_-][A-Za-z0-9]+)*")
 
 
-def new_bundle(folder: Path | str, name: str | None = None, *, env: str | None = None) -> list[Path]:
+def new_bundle(folder: Path | str, name: str | None = None, *, env: str | None = None, agent: str | None = None) -> list[Path]:
     """Writes a bundle that runs.
 
     Args:
         folder: New or empty; its parent must exist.
         name: What it is called in `bundle.toml`; the folder's name in a legal spelling by default.
         env: The name of an environment to start with instead of a task on a machine.
+        agent: The name of an agent to start with instead.
 
     Returns:
         The files, in the order in which a newcomer reads them.
 
     Raises:
-        UsageError: The folder is in use, its parent is missing, or it can't be written.
+        UsageError: The folder is in use, its parent is missing, it can't be written, or both an environment and an agent are named.
         ProblemsError: The name can't be part of an id.
     """
     root = Path(folder).expanduser()
     target = Path.cwd() / root
     chosen = name if name is not None else legal_name(Path(os.path.realpath(target)).name)
     named_id_root(chosen, source="--name", path=None)
-    if env is not None and not _ENVIRONMENT_NAME.fullmatch(env):
-        rule = "letters and digits, in parts with one hyphen or underscore between them, beginning with a letter; at most 40"
-        raise UsageError(f"an environment can't be called {env!r}", concerns=env, hint=rule)
+    if env is not None and agent is not None:
+        raise UsageError("a new bundle begins with an environment or with an agent", hint="make two, or add the other one's folder later")
+    for what, part in (("environment", env), ("agent", agent)):
+        if part is not None and not _PART_NAME.fullmatch(part):
+            rule = "letters and digits, in parts with one hyphen or underscore between them, beginning with a letter; at most 40"
+            raise UsageError(f"an {what} can't be called {part!r}", concerns=part, hint=rule)
     try:
         if target.is_dir() and any(target.iterdir()):
             raise UsageError(f"{root} is not empty", concerns=str(root), hint="choose a new folder")
         if not target.parent.is_dir():
             raise UsageError(f"the folder {root.parent} does not exist", concerns=str(root), hint="create it first")
         shown = str(folder) if str(folder).startswith(("/", ".", "~")) else f"./{folder}"
-        made = _files(chosen, shown) if env is None else _environment_files(chosen, shown, env)
+        if env is not None:
+            made = _environment_files(chosen, shown, env)
+        elif agent is not None:
+            made = _agent_files(chosen, shown, agent)
+        else:
+            made = _files(chosen, shown)
         return [_write(root / path, text) for path, text in made.items()]
     except OSError as error:
         raise UsageError(f"{root} can't be written: {error.strerror}", concerns=str(root)) from error
@@ -140,7 +164,6 @@ def _files(name: str, folder: str) -> dict[str, str]:
 
 def _environment_files(name: str, folder: str, env: str) -> dict[str, str]:
     """A bundle around the environment that the SDK's template is."""
-    kind = "".join(part[:1].upper() + part[1:] for part in re.split(r"[-_]", env))
     written = {
         "README.md": _ENVIRONMENT_README.format(name=name, folder=folder, env=env),
         "bundle.toml": f"name = {json.dumps(name, ensure_ascii=False)}\n",
@@ -149,10 +172,28 @@ def _environment_files(name: str, folder: str, env: str) -> dict[str, str]:
         f"artifacts/seed/{env}/seed.json": json.dumps({"notes": {"welcome": "hello"}}) + "\n",
         f"artifacts/check_{env}/verify.py": _CHECK.format(env=env),
     }
-    for source in sorted(resources("agent_env.bundles").joinpath("templates/environment").iterdir(), key=lambda each: each.name):
-        text = source.read_text(encoding="utf-8").replace("__NAME__", env).replace("__CLASS__", f"{kind}Server")
-        written[f"envs/{env}/{source.name.removesuffix('.in')}"] = text
-    return written
+    return written | _from_template("environment", f"envs/{env}", env, f"{_class_name(env)}Server")
+
+
+def _agent_files(name: str, folder: str, agent: str) -> dict[str, str]:
+    """A bundle around the agent that the SDK's template is."""
+    written = {
+        "README.md": _AGENT_README.format(name=name, folder=folder, agent=agent),
+        "bundle.toml": f"name = {json.dumps(name, ensure_ascii=False)}\n",
+        f"tasks/{agent}.json": steps_text(_agent_steps(agent)),
+    }
+    return written | _from_template("agent", f"agents/{agent}", agent, f"{_class_name(agent)}Agent")
+
+
+def _from_template(template: str, folder: str, name: str, class_name: str) -> dict[str, str]:
+    """The files of a template, for one that has a name."""
+    sources = sorted(resources("agent_env.bundles").joinpath("templates", template).iterdir(), key=lambda each: each.name)
+    texts = {source.name.removesuffix(".in"): source.read_text(encoding="utf-8") for source in sources}
+    return {f"{folder}/{file}": text.replace("__NAME__", name).replace("__CLASS__", class_name) for file, text in texts.items()}
+
+
+def _class_name(name: str) -> str:
+    return "".join(part[:1].upper() + part[1:] for part in re.split(r"[-_]", name))
 
 
 def steps_text(steps: list[dict[str, Json]]) -> str:
@@ -186,4 +227,18 @@ def _environment_steps(env: str) -> list[dict[str, Json]]:
         {"id": "env", "type": "deploy_env", "env_id": env},
         {"id": "load", "type": "load_artifact", "env_id": env, "artifact_id": "seed"},
         {"id": "check", "type": "env_outcome_verifier", "env_id": env, "file_artifact_id": f"check_{env}", "verifier_id": "check"},
+    ]
+
+
+def _agent_steps(agent: str) -> list[dict[str, Json]]:
+    return [
+        {"id": "agent", "type": "deploy_agent", "a2a_agent_id": agent},
+        {"id": "ask", "type": "prompt_agent", "prompt_id": "ask", "prompt": "How many words are these?"},
+        {
+            "id": "check",
+            "type": "agent_prompt_response_verifier",
+            "prompt_id": "ask",
+            "verifier_id": "check",
+            "criteria": [{"type": "response_contains", "needles": ["5"], "criterion": "the number is right"}],
+        },
     ]

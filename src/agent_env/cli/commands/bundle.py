@@ -28,12 +28,13 @@ def bundle() -> None:
 @click.argument("folder", type=FilePath(path_type=Path))
 @click.option("--name", help="The bundle's name; the folder's by default.")
 @click.option("--env", metavar="NAME", help="Start with an environment of this name: a server of tools, its image, a seed and a verifier.")
+@click.option("--agent", metavar="NAME", help="Start with an agent of this name: its program, its image, and a task that asks it.")
 @json_option
-def new(folder: Path, name: str | None, env: str | None, as_json: bool) -> None:
+def new(*, folder: Path, name: str | None, env: str | None, agent: str | None, as_json: bool) -> None:
     """Write a small bundle that runs, to start from."""
     from agent_env.bundles.new import new_bundle
 
-    written = [str(path) for path in new_bundle(folder, name, env=env)]
+    written = [str(path) for path in new_bundle(folder, name, env=env, agent=agent)]
     if as_json:
         write_json({"folder": str(folder), "files": written})
         return
