@@ -187,6 +187,11 @@ def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
     assert (other["left"]["passed"], other["left"]["mean"], other["right"]["mean"], other["change"]) == (0, 0.0, 1.0, 1.0)
     assert (every["left"]["mean"], every["right"]["mean"], every["change"]) == (0.5, 1.0, 0.5)
     assert "+0.500" in cli("runs", "diff", before, after).out
+    assert cli("run", folder, "--output", "kept", "--quiet").code == 0
+    kept = cli("runs", "diff", before, "kept", "--json").json
+    assert kept["tasks"] == found["tasks"]
+    assert cli("runs", "diff", "kept/results.json", "kept", "--json").json["left"] == kept["right"]
+    assert "tells no group of runs" in cli("runs", "diff", "b/bundle.toml", "kept").err
     run = cli("runs", "list", "--group", after, "--json").json["runs"][0]["run_id"]
     refused = cli("runs", "diff", before, run)
     assert refused.code == 2

@@ -25,7 +25,7 @@ ELSEWHERE = {
 }
 
 
-BUILDING = re.compile(r"agent-env (bundle new .*--env|env check \.|image build)")
+BUILDING = re.compile(r"agent-env (bundle new .*--(env|agent)|env check \.|image build)")
 
 Act = tuple[str, str]
 """A command to type (`$`, text), or a file to write (its path, its content)."""

@@ -15,7 +15,7 @@ from agent_env_sdk.wire.encoding import json_bytes
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.boundary import CutShortError, InterruptionError
-from agent_env.cli.files import check_writable, write_private
+from agent_env.cli.files import RESULTS, check_writable, write_private
 from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
@@ -92,7 +92,7 @@ class Presentation:
     @property
     def results_file(self) -> Path:
         """Where the results go."""
-        return Path(self.output or ".") if self.contexts is None else self.contexts / "results.json"
+        return Path(self.output or ".") if self.contexts is None else self.contexts / RESULTS
 
     @property
     def contexts(self) -> Path | None:

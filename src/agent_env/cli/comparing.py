@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_env.cli.files import RESULTS
 from agent_env.cli.output import line, table
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow
@@ -33,6 +37,25 @@ class Tally:
         """Passed and mean, for people."""
         error = "" if self.deviation is None else f" ± {self.deviation:.3f}"
         return f"{self.passed} of {self.counted}", None if self.mean is None else f"{self.mean:.3f}{error}"
+
+
+def named_group(text: str) -> str:
+    """The group whose results `run --output` wrote there, a file or a folder; any other text is a name already.
+
+    Raises:
+        UsageError: The file tells no group.
+    """
+    file = Path(text, RESULTS) if Path(text).is_dir() else Path(text)
+    if not file.is_file():
+        return text
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        found = None
+    group = found.get("group_id") if isinstance(found, dict) else None
+    if not isinstance(group, str):
+        raise UsageError(f"{file} tells no group of runs", concerns=text, hint="what `agent-env run --output` or `--json` wrote is meant")
+    return group
 
 
 def runs_of_group(journal: Journal, group_id: str) -> list[RunRow]:

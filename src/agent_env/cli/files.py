@@ -22,6 +22,10 @@ def read_document(path: Path) -> Any:
     return read_json(path, limit_bytes=DEFAULT_LIMITS.document_bytes)
 
 
+RESULTS = "results.json"
+"""What `run --output FOLDER` writes beside the contexts."""
+
+
 def read_context_file(path: Path) -> dict[str, Any]:
     """A run context, also one that another implementation wrote."""
     from agent_env.documents.context import read_context

@@ -204,17 +204,18 @@ def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
 
 
 @runs.command()
-@click.argument("left", metavar="RUN|GROUP", shell_complete=RUNS_AND_GROUPS)
-@click.argument("right", metavar="RUN|GROUP", shell_complete=RUNS_AND_GROUPS)
+@click.argument("left", metavar="RUN|GROUP|RESULTS", shell_complete=RUNS_AND_GROUPS)
+@click.argument("right", metavar="RUN|GROUP|RESULTS", shell_complete=RUNS_AND_GROUPS)
 @json_option
 def diff(left: str, right: str, as_json: bool) -> None:
     """Compare two runs: results, steps, options, models, seeds, and the versions of what they used; or the runs of two commands.
 
-    GROUP is the `group_id` that `run --json` and `runs show` tell. Of groups, each task's passed runs and mean score are compared, as the
-    commands themselves counted them; behind a mean stands its standard error.
+    GROUP is the `group_id` that `run --json` and `runs show` tell; RESULTS, what `run --output` wrote, tells it too. Of groups, each task's
+    passed runs and mean score are compared, as the commands themselves counted them; behind a mean stands its standard error.
     """
-    from agent_env.cli.comparing import runs_of_group
+    from agent_env.cli.comparing import named_group, runs_of_group
 
+    left, right = named_group(left), named_group(right)
     with opened_stores() as stores:
         groups = [runs_of_group(stores.journal, name) for name in (left, right)]
         if not any(groups):
