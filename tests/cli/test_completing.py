@@ -79,7 +79,7 @@ def test_agents_environments_and_providers_are_offered(cli: Cli) -> None:
 def test_whatever_names_something_of_ours_is_completed() -> None:
     """A word that Tab knows in one command it knows in all."""
     named = {"agent", "agent_sandbox", "env_sandbox", "environments", "run", "runs", "sandbox", "target", "what"}
-    another = {" image build target"}  # a stage of a Dockerfile
+    another = {" image build target", " bundle new agent"}  # a stage of a Dockerfile; the name of one that is not there yet
 
     def silent(group: click.Group, path: str) -> Iterator[str]:
         context = click.Context(group)

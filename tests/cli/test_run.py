@@ -126,7 +126,7 @@ def test_cl01_interrupted_json_is_still_one_object_and_names_what_had_not_begun(
     assert answer["passed"] is False
     listed = cli("runs", "list", "--group", answer["group_id"], "--json").json["runs"]
     assert [(run["run_id"], run["attempt"], run["attempts"]) for run in listed] == [(answer["runs"][0]["run_id"], 1, 2)]
-    assert f"attempt  1 of 2 in {answer['group_id']}" in cli("runs", "show", listed[0]["run_id"]).out
+    assert f"attempt     1 of 2 in {answer['group_id']}" in cli("runs", "show", listed[0]["run_id"]).out
 
 
 def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> None:

@@ -191,7 +191,7 @@ def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
     kept = cli("runs", "diff", before, "kept", "--json").json
     assert kept["tasks"] == found["tasks"]
     assert cli("runs", "diff", "kept/results.json", "kept", "--json").json["left"] == kept["right"]
-    assert "tells no group of runs" in cli("runs", "diff", "b/bundle.toml", "kept").err
+    assert "tells no group of runs" in cli("runs", "diff", "b/tasks/good.json", "kept").err
     run = cli("runs", "list", "--group", after, "--json").json["runs"][0]["run_id"]
     refused = cli("runs", "diff", before, run)
     assert refused.code == 2
