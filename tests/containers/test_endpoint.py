@@ -112,8 +112,11 @@ def test_podmans_socket_and_those_of_rootless_engines_are_looked_at(tmp_path: Pa
 # what an engine's trouble means
 
 
+VERSION = {"ApiVersion": "1.41", "Version": "20"}
+
+
 @asynccontextmanager
-async def fake(tmp_path: Path, answer: Answer, **limits: float) -> AsyncIterator[Engine]:
+async def fake(tmp_path: Path, answer: Answer, *, version: object = VERSION, **limits: float) -> AsyncIterator[Engine]:
     """An engine that answers its version, and otherwise as told."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -123,7 +126,8 @@ async def fake(tmp_path: Path, answer: Answer, **limits: float) -> AsyncIterator
                     continue
                 path = line.decode().split(" ")[1]
                 if path.endswith("/version"):
-                    await say(writer, 200, {"ApiVersion": "1.41", "Version": "20"})
+                    assert version is not None, "it was asked for its version"
+                    await say(writer, 200, version)
                 else:
                     await answer(reader, writer, line.decode())
         except ConnectionError:
@@ -140,6 +144,34 @@ async def say(writer: asyncio.StreamWriter, status: int, body: object) -> None:
     data = json.dumps(body).encode()
     writer.write(f"HTTP/1.1 {status} X\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
     await writer.drain()
+
+
+@pytest.mark.parametrize(
+    ("ping", "version", "kind"),
+    [
+        ("Api-Version: 1.41\r\nServer: Libpod/4.3.1 (linux)", None, "podman"),
+        ("Api-Version: 1.41\r\nServer: Docker/20.10.24 (linux)", None, "docker"),
+        (None, {"ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}, "podman"),
+        (None, {"ApiVersion": "1.41"}, "docker"),
+    ],
+)
+async def test_whose_an_engine_is_its_ping_says_and_its_version_only_where_no_ping_gets_through(
+    ping: str | None, version: dict[str, object] | None, kind: str, tmp_path: Path
+) -> None:
+    asked = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str) -> None:
+        path = line.split(" ")[1]
+        asked.append(path)
+        if path == "/_ping" and ping is not None:
+            writer.write(f"HTTP/1.1 200 OK\r\n{ping}\r\nContent-Length: 2\r\n\r\nOK".encode())
+        else:
+            await say(writer, 403 if path == "/_ping" else 200, {"message": "x"} if path == "/_ping" else {"OSType": "linux"})
+
+    async with fake(tmp_path, answer, version=version) as engine:
+        told = await engine.info()
+    assert (told.kind, told.api, told.os) == (kind, "1.41", "linux")
+    assert asked == ["/_ping", "/v1.41/info"]
 
 
 CASES = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 import re
@@ -101,6 +100,7 @@ class Engine:
         self._docker: aiodocker.Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self._info: EngineInfo | None = None
+        self._is_podman = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,6 +159,8 @@ class Engine:
         try:
             limit = self.limits.engine_seconds if seconds is None else seconds
             async with deadline(limit, f"{what} by the container engine at {self.endpoint}"):
+                if self.docker.api_version == "auto":
+                    await self._meet(self.docker)
                 yield self.docker
         except DockerError as error:
             broken = error.__context__ if error.status == _NO_ANSWER else None  # raised without naming its cause
@@ -180,8 +182,7 @@ class Engine:
         """
         if self._info is None:
             async with self.asking("finding out what it is", seconds=self.limits.engine_probe_seconds) as docker:
-                said, version = await asyncio.gather(docker.system.info(), docker.version())
-                self._info = self._read_info(said, version)
+                self._info = self._read_info(await docker.system.info(), docker.api_version.removeprefix("v"))
         return self._info
 
     def url(self, path: str) -> str:
@@ -190,13 +191,26 @@ class Engine:
 
     async def ready(self) -> None:
         """Has the version of the API agreed on, which `url` needs."""
-        if self.docker.api_version == "auto":
-            async with self.asking("agreeing on a version"):
-                await self.docker._check_version()
+        async with self.asking("agreeing on a version"):
+            pass
 
-    def _read_info(self, said: Mapping[str, Any], version: Mapping[str, Any]) -> EngineInfo:
-        parts = " ".join(str(part.get("Name", "")) for part in version.get("Components") or [])
-        podman = "podman" in parts.lower()
+    async def _meet(self, docker: aiodocker.Docker) -> None:
+        """Agrees on a version by a ping, which is answered at once. What Podman says of its versions, it asks the package manager first."""
+        spoken, who = None, ""
+        try:
+            async with docker._query("_ping", versioned_api=False) as answer:
+                spoken, who = answer.headers.get("Api-Version"), answer.headers.get("Server", "")
+        except DockerError as error:
+            if error.status == _NO_ANSWER:
+                raise
+        if spoken is None:  # something stands between that passes no ping on
+            told = await docker._query_json("version", versioned_api=False)
+            spoken, who = told["ApiVersion"], " ".join(str(part.get("Name", "")) for part in told.get("Components") or [])
+        self._is_podman = any(name in who.lower() for name in ("libpod", "podman"))
+        docker.api_version = f"v{spoken}"
+
+    def _read_info(self, said: Mapping[str, Any], api: str) -> EngineInfo:
+        podman = self._is_podman
         security = " ".join(str(option) for option in said.get("SecurityOptions") or [])
         machine = str(said.get("Architecture", ""))
         driver = str(said.get("Driver", ""))
@@ -210,9 +224,9 @@ class Engine:
             limits.add("disk")
         return EngineInfo(
             kind="podman" if podman else "docker",
-            version=str(version.get("Version", said.get("ServerVersion", ""))),
-            api=str(version["ApiVersion"]),
-            os=str(said.get("OSType", version.get("Os", ""))),
+            version=str(said.get("ServerVersion", "")),
+            api=api,
+            os=str(said["OSType"]),
             architecture=_ARCHITECTURES.get(machine, machine),
             rootless="rootless" in security,
             cgroup_version=int(said.get("CgroupVersion") or 1),
