@@ -10,7 +10,7 @@ import pytest
 from agent_env.containers import ContainerPlace, EngineEndpoint
 from agent_env.places import Command, Entry
 from tests.container_engine import bench
-from tests.sandboxes.people import spec, world
+from tests.sandboxes.people import MINE, spec, world
 
 
 async def root_of(place: ContainerPlace) -> str:
@@ -33,11 +33,11 @@ async def test_a_place_with_networking_takes_no_containers_root_away(docker: Eng
         with world("root") as person:
             provider = person.provider()
             try:
-                sandbox = await provider.create(spec("local-beside"))
+                sandbox = await provider.create(spec(f"{MINE}-beside"))
                 assert (await (await sandbox.machine()).run(Command(["true"]))).ok
                 await sandbox.aclose()
             finally:
-                await provider.destroy("local-beside")
+                await provider.destroy(f"{MINE}-beside")
                 await provider.aclose()
         assert is_mounted(root)
         assert isinstance((await place.stat([PurePosixPath("/bin/busybox")]))[PurePosixPath("/bin/busybox")], Entry)

@@ -28,7 +28,7 @@ from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.waiting import poll
 from tests.keeper.world import GOOD, LIMITS, Web, allowed, keeper_gone, provider, web
-from tests.sandboxes.people import World, spec, world
+from tests.sandboxes.people import MINE, World, spec, world
 
 
 @pytest.fixture(name="here")
@@ -86,7 +86,7 @@ def listing(*hosts: str) -> NetworkPolicy:
 
 
 @asynccontextmanager
-async def relayed(here: World, *relays: Egress | FromHost | ToHost, name: str = "local-relayed") -> AsyncIterator[Place]:
+async def relayed(here: World, *relays: Egress | FromHost | ToHost, name: str = f"{MINE}-relayed") -> AsyncIterator[Place]:
     """A place without any network, with relays that the test asks for."""
     maker = provider(here)
     made = await maker.create(spec(name, network=NetworkPolicy(mode=NetworkMode.NONE)))
@@ -101,10 +101,10 @@ async def relayed(here: World, *relays: Egress | FromHost | ToHost, name: str = 
 
 
 async def test_a_place_without_an_allow_list_starts_no_keeper(here: World) -> None:
-    made = await provider(here).create(spec("local-free"))
+    made = await provider(here).create(spec(f"{MINE}-free"))
     assert (await (await made.machine()).run(Command(["true"]))).ok
     await made.aclose()
-    await provider(here).destroy("local-free")
+    await provider(here).destroy(f"{MINE}-free")
     assert not (here.state / "keeper").exists()
 
 
@@ -117,7 +117,7 @@ async def test_it_is_private_nobodys_child_and_knows_nothing_of_its_starter(
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.iterdir()]}
         assert modes["keeper"] == modes["places"] == 0o700
         assert modes["keeper.sock"] == 0o600
-        token = relay_token(here.state, "local-allowed")
+        token = relay_token(here.state, f"{MINE}-allowed")
         assert not [path for path in folder.rglob("*") if path.is_file() and token in path.read_text()]
         pid = await keeper_pid(here)
         assert os.getsid(pid) != os.getsid(0)
@@ -164,32 +164,32 @@ async def test_what_a_killed_keeper_carried_is_carried_again_when_a_later_proces
     async with allowed(here, [f"{GOOD}:{served.port}"]) as (first, _):
         await first.aclose()
         os.kill(await keeper_pid(here), signal.SIGKILL)
-        again = await maker.attach("local-allowed", epoch=2, token="t-local-allowed")
+        again = await maker.attach(f"{MINE}-allowed", epoch=2, token=f"t-{MINE}-allowed")
         assert b"good" in await fetch(await again.machine(), f"http://{GOOD}:{served.port}/")
         await again.aclose()
 
 
 async def test_a_new_keeper_carries_for_every_recorded_place_without_being_told(here: World, served: Web) -> None:
     hosts = [f"{GOOD}:{served.port}"]
-    async with allowed(here, hosts, name="local-one") as (one, _), allowed(here, hosts, name="local-two"):
+    async with allowed(here, hosts, name=f"{MINE}-one") as (one, _), allowed(here, hosts, name=f"{MINE}-two"):
         await one.aclose()  # nobody stands by for it any more
         os.kill(await keeper_pid(here), signal.SIGKILL)
 
         async def both() -> bool | None:
             status = await installed_status(here.state)
-            return True if {"local-one", "local-two"} <= set(status.places) else None
+            return True if {f"{MINE}-one", f"{MINE}-two"} <= set(status.places) else None
 
         await poll(both, within_seconds=20, what="a keeper that carries for both")
-        again = await provider(here).attach("local-one", epoch=1, token="t-local-one")
+        again = await provider(here).attach(f"{MINE}-one", epoch=1, token=f"t-{MINE}-one")
         assert b"good" in await fetch(await again.machine(), hosts[0].join(["http://", "/"]))
         await again.aclose()
 
 
 async def test_there_is_one_however_many_ask_at_once(here: World, served: Web) -> None:
     async with relayed(here) as _:
-        reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
+        reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
         os.kill(await keeper_pid(here), signal.SIGKILL)
-        relays = [Carried("local-relayed", reach, (ToHost(18000, served.port),))] * 12
+        relays = [Carried(f"{MINE}-relayed", reach, (ToHost(18000, served.port),))] * 12
         await asyncio.gather(*(carry(here.state, carried, limits=LIMITS) for carried in relays))
         assert len(keepers(here)) == 1
 
@@ -204,12 +204,12 @@ async def test_it_goes_when_there_is_nothing_to_carry_and_leaves_nothing(here: W
 
 
 async def test_a_place_that_ends_by_itself_is_carried_for_no_more(here: World, served: Web) -> None:
-    made = await provider(here).create(replace(spec("local-short"), network=listing(f"{GOOD}:{served.port}")))
+    made = await provider(here).create(replace(spec(f"{MINE}-short"), network=listing(f"{GOOD}:{served.port}")))
     await (await made.machine()).set_ttl(0.1)
     await made.aclose()
     await keeper_gone(here)
     assert not list((here.state / "keeper/places").iterdir())
-    await provider(here).destroy("local-short")
+    await provider(here).destroy(f"{MINE}-short")
 
 
 async def test_a_keeper_whose_state_folder_was_removed_goes(here: World, served: Web) -> None:
@@ -222,12 +222,12 @@ async def test_a_keeper_whose_state_folder_was_removed_goes(here: World, served:
 
 async def test_what_is_carried_until_a_moment_is_carried_no_longer(here: World, served: Web) -> None:
     async with relayed(here) as place:
-        reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
+        reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
         until = boot_seconds() + 3.0
-        await carry(here.state, Carried("local-relayed", reach, (ToHost(18765, served.port),), expires=until), limits=LIMITS)
+        await carry(here.state, Carried(f"{MINE}-relayed", reach, (ToHost(18765, served.port),), expires=until), limits=LIMITS)
 
         async def over() -> bool | None:
-            return None if "local-relayed" in (await installed_status(here.state)).places else True
+            return None if f"{MINE}-relayed" in (await installed_status(here.state)).places else True
 
         await poll(over, within_seconds=10, what="the relay's end")
         assert boot_seconds() >= until
@@ -302,10 +302,10 @@ async def test_a_port_of_this_machines_loopback_leads_to_a_program_of_the_place(
 
         assert await poll(answered, within_seconds=20, what="the place's server") == b"from inside\n"
         for number in range(3):  # also after a change, and through another keeper
-            reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
+            reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
             if number == 1:
                 os.kill(await keeper_pid(here), signal.SIGKILL)
-            await carry(here.state, Carried("local-relayed", reach, (FromHost(port, 8000), ToHost(18000 + number, 1))), limits=LIMITS)
+            await carry(here.state, Carried(f"{MINE}-relayed", reach, (FromHost(port, 8000), ToHost(18000 + number, 1))), limits=LIMITS)
             assert await asyncio.to_thread(_get, port) == b"from inside\n"
         with socket.create_connection(("127.0.0.1", port)) as link:
             link.settimeout(10)
@@ -347,20 +347,20 @@ async def test_po07_a_place_that_is_cut_off_publishes_its_ports_and_keeps_them_w
 
 async def test_a_port_of_this_machine_that_is_taken_is_told_as_such(here: World, served: Web) -> None:
     async with relayed(here):
-        reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
+        reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
         with closing(socket.socket()) as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             with pytest.raises(PortTakenError):
-                await carry(here.state, Carried("local-relayed", reach, (FromHost(taken.getsockname()[1], 8000),)), limits=LIMITS)
+                await carry(here.state, Carried(f"{MINE}-relayed", reach, (FromHost(taken.getsockname()[1], 8000),)), limits=LIMITS)
 
 
 async def test_relays_of_a_place_can_be_changed(here: World, served: Web) -> None:
     async with relayed(here, ToHost(18001, served.port)) as place:
-        reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
-        await carry(here.state, Carried("local-relayed", reach, (ToHost(18002, served.port),)), limits=LIMITS)
+        reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
+        await carry(here.state, Carried(f"{MINE}-relayed", reach, (ToHost(18002, served.port),)), limits=LIMITS)
         assert b"SECRET" in await fetch(place, "http://127.0.0.1:18002/")
-        await carry(here.state, Carried("local-relayed", reach, (ToHost(18001, served.port), ToHost(18002, served.port))), limits=LIMITS)
+        await carry(here.state, Carried(f"{MINE}-relayed", reach, (ToHost(18001, served.port), ToHost(18002, served.port))), limits=LIMITS)
         assert b"SECRET" in await fetch(place, "http://127.0.0.1:18001/")
 
 
@@ -372,9 +372,9 @@ async def test_a_taken_port_of_the_place_is_told(here: World, served: Web) -> No
             return True if b"Failed" not in await fetch(place, "http://127.0.0.1:18765/") else None
 
         await poll(up, within_seconds=20, what="the place's own server")
-        reach = {"unix": str(here.state / "sandboxes/local-relayed/helper.sock")}
+        reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
         with pytest.raises(SandboxUnavailableError, match="18765"):
-            await carry(here.state, Carried("local-relayed", reach, (ToHost(18765, served.port),)), limits=LIMITS)
+            await carry(here.state, Carried(f"{MINE}-relayed", reach, (ToHost(18765, served.port),)), limits=LIMITS)
         await listening.kill()
 
 
@@ -517,7 +517,7 @@ for number in range(150):
             return True if len(told) >= 100 else None
 
         await poll(all_told, within_seconds=10, what="what was refused")
-        assert (await installed_status(here.state)).places["local-allowed"]["refused"] == 150
+        assert (await installed_status(here.state)).places[f"{MINE}-allowed"]["refused"] == 150
     assert len(told) == 100
 
 

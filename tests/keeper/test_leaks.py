@@ -13,7 +13,7 @@ import pytest
 from agent_env.keeper import EGRESS_PORT
 from agent_env.places import Command, Place
 from tests.keeper.world import GOOD, Names, allowed, apart, web
-from tests.sandboxes.people import World
+from tests.sandboxes.people import MINE, World
 
 NAMES = {
     "good.test": [GOOD],
@@ -204,7 +204,7 @@ async def scenario(here: World) -> dict[str, Any]:
             plain = await place.run(Command(["curl", "-sS", "http://evil.test/"]))
             tunnelled = await place.run(Command(["curl", "-sS", "https://evil.test/"]))
             python = await place.run(Command(["python3", "-c", "import urllib.request as u; u.urlopen('https://evil.test/')"]))
-        async with allowed(here, cidrs=["0.0.0.0/0", "::/0"], name="local-ranges") as (_, place):
+        async with allowed(here, cidrs=["0.0.0.0/0", "::/0"], name=f"{MINE}-ranges") as (_, place):
             everything = await ask(
                 place, {address: get(f"http://{address}/") for address in ("127.0.0.1", "169.254.169.254", "[::1]", GOOD)}
             )

@@ -24,7 +24,7 @@ from agent_env.places import Place
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.sandbox import LocalSandbox
 from agent_env.waiting import poll
-from tests.sandboxes.people import World, in_child, spec, world
+from tests.sandboxes.people import MINE, World, in_child, spec, world
 
 LIMITS: Limits = replace(DEFAULT_LIMITS, keeper_idle_seconds=0.4)
 GOOD = "127.5.0.1"
@@ -42,7 +42,7 @@ def provider(here: World, *, limits: Limits = LIMITS, allow_private: Sequence[st
 
 @asynccontextmanager
 async def allowed(
-    here: World, hosts: Sequence[str] = (), cidrs: Sequence[str] = (), *, name: str = "local-allowed", limits: Limits = LIMITS
+    here: World, hosts: Sequence[str] = (), cidrs: Sequence[str] = (), *, name: str = f"{MINE}-allowed", limits: Limits = LIMITS
 ) -> AsyncIterator[tuple[LocalSandbox, Place]]:
     """A place that may reach what is listed."""
     policy = NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow_hosts=tuple(hosts), allow_cidrs=tuple(cidrs))

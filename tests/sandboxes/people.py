@@ -26,6 +26,8 @@ from agent_env.sandboxes.confined import probe
 from agent_env.sandboxes.local import provider
 
 ORDINARY = 65534
+MINE = f"local-{os.getpid()}"
+"""What the ids of these sandboxes begin with: processes are found, and ended, by the id, those of another worker's tests as well."""
 QUICKLY_SETTLED = replace(DEFAULT_LIMITS, network_settle_seconds=0.5)
 """A test's networks are nobody else's, who would still have to join them."""
 assert concurrent.futures.thread

@@ -12,7 +12,7 @@ from agent_env.cli import copying, output, terminal
 from agent_env.cli.copying import Copied, Remote
 from agent_env.errors import TransferError
 from agent_env.places import Command, Place
-from tests.sandboxes.people import WAYS, World, act, spec
+from tests.sandboxes.people import MINE, WAYS, World, act, spec
 
 assert output, terminal  # imported now: where the libraries are, an ordinary user may not look
 
@@ -60,7 +60,7 @@ async def copied(place: Place, path: str, target: Path) -> Copied:
 async def hostile(world: World) -> dict[str, Any]:
     target, found = world.home / "target", dict[str, Any]()
     target.mkdir()
-    sandbox = await world.provider().create(spec("local-hostile"))
+    sandbox = await world.provider().create(spec(f"{MINE}-hostile"))
     try:
         place = await sandbox.machine()
         assert (await place.run(Command(["python3", "-c", TREE]))).ok
@@ -86,7 +86,7 @@ async def hostile(world: World) -> dict[str, Any]:
         found["odd"] = below(target)
         await sandbox.aclose()
     finally:
-        await world.provider().destroy("local-hostile")
+        await world.provider().destroy(f"{MINE}-hostile")
     found["beside"] = sorted(path.name for path in world.home.iterdir())
     return found
 

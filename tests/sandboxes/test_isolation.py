@@ -23,7 +23,7 @@ from agent_env.places import Command, Completed, Ending
 from agent_env.sandboxes import Level
 from agent_env.sandboxes.confined.records import make_private
 from tests.busy import within
-from tests.sandboxes.people import SECRET, WAYS, World, act, open_tunnels, spec
+from tests.sandboxes.people import MINE, SECRET, WAYS, World, act, open_tunnels, spec
 
 # A script for `sh`; each must print `held` and nothing of the secret. Placeholders are of the machine outside.
 ATTEMPTS = {
@@ -77,7 +77,7 @@ print("traced" if attached or seized else "held")
 
 async def attempts(world: World, bystander: int) -> dict[str, Any]:
     (world.home / "secret").write_text(SECRET)
-    sandbox = await world.provider().create(spec("local-escape"))
+    sandbox = await world.provider().create(spec(f"{MINE}-escape"))
     try:
         place = await sandbox.machine()
         names = {"home": world.home, "state": world.state, "bystander": bystander}
@@ -94,7 +94,7 @@ async def attempts(world: World, bystander: int) -> dict[str, Any]:
         results["facts"] = dict(sandbox.info.facts)
         await sandbox.aclose()
     finally:
-        await world.provider().destroy("local-escape")
+        await world.provider().destroy(f"{MINE}-escape")
     results["left"] = world.left()
     return results
 
@@ -149,7 +149,7 @@ SCORES = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj"
 
 
 async def scores(world: World) -> tuple[bytes, bytes]:
-    sandbox = await world.provider().create(spec("local-victim"))
+    sandbox = await world.provider().create(spec(f"{MINE}-victim"))
     try:
         place = await sandbox.machine()
         before = await place.run(Command(["sh", "-c", SCORES]))
@@ -157,7 +157,7 @@ async def scores(world: World) -> tuple[bytes, bytes]:
         after = await place.run(Command(["sh", "-c", SCORES]))
         await sandbox.aclose()
     finally:
-        await world.provider().destroy("local-victim")
+        await world.provider().destroy(f"{MINE}-victim")
     return before.stdout, after.stdout
 
 
@@ -177,7 +177,7 @@ STOPPING = {
 
 async def stopped_supervisor(world: World) -> dict[str, tuple[Completed, float]]:
     clock = SystemClock()
-    sandbox = await world.provider().create(spec("local-stops"))
+    sandbox = await world.provider().create(spec(f"{MINE}-stops"))
     found = {}
     try:
         place = await sandbox.machine()
@@ -187,7 +187,7 @@ async def stopped_supervisor(world: World) -> dict[str, tuple[Completed, float]]
             found[name] = done, clock.monotonic() - begun
         await sandbox.aclose()
     finally:
-        await world.provider().destroy("local-stops")
+        await world.provider().destroy(f"{MINE}-stops")
     return found
 
 
@@ -203,8 +203,8 @@ def test_a_command_that_stops_its_own_supervisor_makes_nobody_wait(way: str) -> 
 async def two_places(world: World) -> dict[str, str]:
     provider = world.provider()
     found = {}
-    first = await provider.create(spec("local-one", network=None))
-    second = await provider.create(spec("local-two", network=None))
+    first = await provider.create(spec(f"{MINE}-one", network=None))
+    second = await provider.create(spec(f"{MINE}-two", network=None))
     try:
         one, two = await first.machine(), await second.machine()
         await one.run(Command(["sh", "-c", "echo of-one > /app/f; echo of-one > /tmp/f; echo of-one > /dev/shm/f; sleep 77 & echo"]))
@@ -212,14 +212,14 @@ async def two_places(world: World) -> dict[str, str]:
         found["second sees"] = seen.stdout.decode()
         await first.aclose()
         await second.aclose()
-        await provider.destroy("local-one")
-        again = await world.provider().attach("local-two", epoch=2, token="t-local-two")
+        await provider.destroy(f"{MINE}-one")
+        again = await world.provider().attach(f"{MINE}-two", epoch=2, token=f"t-{MINE}-two")
         alive = await (await again.machine()).run(Command(["echo", "alive"]))
         found["second after the first is gone"] = alive.stdout.decode()
         await again.aclose()
     finally:
-        await provider.destroy("local-one")
-        await provider.destroy("local-two")
+        await provider.destroy(f"{MINE}-one")
+        await provider.destroy(f"{MINE}-two")
     return found
 
 
@@ -238,13 +238,13 @@ async def loopback_of_the_machine(world: World, port: int) -> tuple[str, str]:
     )
     answers = []
     for mode in (NetworkMode.NONE, NetworkMode.ALLOW_ALL):
-        sandbox = await world.provider().create(spec("local-net", network=NetworkPolicy(mode=mode)))
+        sandbox = await world.provider().create(spec(f"{MINE}-net", network=NetworkPolicy(mode=mode)))
         try:
             done = await (await sandbox.machine()).run(Command(["python3", "-c", script]))
             answers.append(f"{sandbox.info.facts['network']['how']}: {done.stdout.decode().split()}")  # type: ignore[index]
             await sandbox.aclose()
         finally:
-            await world.provider().destroy("local-net")
+            await world.provider().destroy(f"{MINE}-net")
     return answers[0], answers[1]
 
 
@@ -261,7 +261,7 @@ def test_the_machines_loopback_is_not_reachable_from_a_network_of_its_own(way: s
 
 async def own_network(world: World, port: int) -> dict[str, Any]:
     provider = world.provider()
-    sandbox = await provider.create(spec("local-own-net", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    sandbox = await provider.create(spec(f"{MINE}-own-net", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
     try:
         place = await sandbox.machine()
         script = f"import socket; socket.create_connection(('10.0.2.2', {port}), 2)"
@@ -270,7 +270,7 @@ async def own_network(world: World, port: int) -> dict[str, Any]:
         return {"how": dict(sandbox.info.facts)["network"], "said": interfaces.stdout.decode(), "reached": to_machine.ok}
     finally:
         await sandbox.aclose()
-        await provider.destroy("local-own-net")
+        await provider.destroy(f"{MINE}-own-net")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
@@ -324,7 +324,7 @@ def a_machine_of_a_cloud() -> None:
 
 
 async def reach_metadata(world: World) -> str:
-    sandbox = await world.provider(network="slirp4netns").create(spec("local-meta", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    sandbox = await world.provider(network="slirp4netns").create(spec(f"{MINE}-meta", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
     try:
         with socket.create_server(("", 0)) as server:
             port = server.getsockname()[1]
@@ -336,7 +336,7 @@ async def reach_metadata(world: World) -> str:
         await sandbox.aclose()
         return done.stdout.decode() + done.stderr.decode()
     finally:
-        await world.provider().destroy("local-meta")
+        await world.provider().destroy(f"{MINE}-meta")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
@@ -369,7 +369,7 @@ def a_machine_of_a_cloud_with_ipv6() -> None:
 
 
 async def reach_metadata_6(world: World) -> str:
-    sandbox = await world.provider(network="slirp4netns").create(spec("local-meta6", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
+    sandbox = await world.provider(network="slirp4netns").create(spec(f"{MINE}-meta6", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
     try:
         with socket.create_server(("::", 0), family=socket.AF_INET6) as server:
             port = server.getsockname()[1]
@@ -379,7 +379,7 @@ async def reach_metadata_6(world: World) -> str:
         await sandbox.aclose()
         return done.stdout.decode() + done.stderr.decode()
     finally:
-        await world.provider().destroy("local-meta6")
+        await world.provider().destroy(f"{MINE}-meta6")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
@@ -405,7 +405,7 @@ async def opened_root(world: World, parent: str) -> tuple[str, list[int]]:
         top.chmod(0o1777)
     provider = world.provider()
     provider._environ = {**provider._environ, **variables}
-    sandbox = await provider.create(spec("local-open"))
+    sandbox = await provider.create(spec(f"{MINE}-open"))
     try:
         place = await sandbox.machine()
         done = await place.run(Command(["sh", "-c", OPENED]))
@@ -413,7 +413,7 @@ async def opened_root(world: World, parent: str) -> tuple[str, list[int]]:
         modes = [above.stat().st_mode & 0o777 for above in work.parents if above.is_relative_to(top) and above != top]
         await sandbox.aclose()
     finally:
-        await provider.destroy("local-open")
+        await provider.destroy(f"{MINE}-open")
     return done.stdout.decode(), modes
 
 

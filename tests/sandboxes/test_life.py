@@ -20,7 +20,7 @@ from agent_env.places import Command, Upload
 from agent_env.sandboxes.confined import probe
 from agent_env.sandboxes.confined.processes import Identity, marked
 from agent_env.sandboxes.confined.records import Records
-from tests.sandboxes.people import WAYS, World, act, in_child, spec, world
+from tests.sandboxes.people import MINE, WAYS, World, act, in_child, spec, world
 
 
 @pytest.fixture(name="here")
@@ -63,10 +63,10 @@ def killed_in(work: Any) -> None:
 
 
 def test_a14_after_a_kill_of_its_maker_another_process_finds_the_same_place(here: World) -> None:
-    killed_in(lambda: make_and_leave(here, "local-orphan"))
+    killed_in(lambda: make_and_leave(here, f"{MINE}-orphan"))
 
     async def resume() -> tuple[Any, Any, Any]:
-        sandbox = await here.provider().attach("local-orphan", epoch=2, token="t-local-orphan")
+        sandbox = await here.provider().attach(f"{MINE}-orphan", epoch=2, token=f"t-{MINE}-orphan")
         place = await sandbox.machine()
         kept = await place.read(PurePosixPath("/app/kept"))
         running = await place.run(Command(["sh", "-c", "kill -0 $(cat /app/pid) && hostname"]))
@@ -75,11 +75,11 @@ def test_a14_after_a_kill_of_its_maker_another_process_finds_the_same_place(here
 
     kept, running, info = asyncio.run(resume())
     assert kept == b"kept by the place"
-    assert running == b"local-orphan\n"
+    assert running == f"{MINE}-orphan\n".encode()
     assert info.alive
-    assert asyncio.run(here.provider().destroy("local-orphan"))
-    nothing_left(here, "local-orphan")
-    assert not asyncio.run(here.provider().destroy("local-orphan"))
+    assert asyncio.run(here.provider().destroy(f"{MINE}-orphan"))
+    nothing_left(here, f"{MINE}-orphan")
+    assert not asyncio.run(here.provider().destroy(f"{MINE}-orphan"))
 
 
 def test_d1_killed_at_any_moment_of_making_everything_is_found_and_removed(here: World) -> None:
@@ -87,7 +87,7 @@ def test_d1_killed_at_any_moment_of_making_everything_is_found_and_removed(here:
     print(f"seed {seed}")
     chance = random.Random(seed)
     for number in range(12):
-        sandbox_id = f"local-cut{number}"
+        sandbox_id = f"{MINE}-cut{number}"
         pause = chance.uniform(0, 0.03)
         child = os.fork()
         if not child:
@@ -112,18 +112,18 @@ def test_d1_cancelled_at_any_moment_of_making_nothing_is_left(here: World) -> No
     chance = random.Random(seed)
 
     async def cut(number: int) -> None:
-        making = asyncio.create_task(here.provider().create(spec(f"local-cancel{number}")))
+        making = asyncio.create_task(here.provider().create(spec(f"{MINE}-cancel{number}")))
         await asyncio.wait([making], timeout=chance.uniform(0, 0.03))
         making.cancel()
         done, _ = await asyncio.wait([making])
         for task in done:
             if not task.cancelled() and task.exception() is None:
                 await task.result().aclose()
-                await here.provider().destroy(f"local-cancel{number}")
+                await here.provider().destroy(f"{MINE}-cancel{number}")
 
     for number in range(10):
         asyncio.run(cut(number))
-        nothing_left(here, f"local-cancel{number}")
+        nothing_left(here, f"{MINE}-cancel{number}")
 
 
 @pytest.mark.parametrize("fault", ["no such helper", "a helper that ends", "a wrong token"])
@@ -140,9 +140,9 @@ def test_f2_a_start_that_fails_leaves_nothing(here: World, fault: str, monkeypat
     else:
         monkeypatch.setattr(link, "token_of", iter(("one", "other")).__next__ if False else _alternating())
     with pytest.raises(InfrastructureError) as caught:
-        asyncio.run(here.provider().create(spec("local-fails")))
-    assert "local-fails" in str(caught.value.concerns) or "sandbox" in str(caught.value)
-    nothing_left(here, "local-fails")
+        asyncio.run(here.provider().create(spec(f"{MINE}-fails")))
+    assert f"{MINE}-fails" in str(caught.value.concerns) or "sandbox" in str(caught.value)
+    nothing_left(here, f"{MINE}-fails")
 
 
 def _alternating() -> Any:
@@ -155,28 +155,28 @@ def test_a18_two_homes_never_touch_each_other() -> None:
     with world(way) as one, world(way) as other:
 
         async def both() -> None:
-            mine = await one.provider().create(spec("local-mine", labels={"agentenv.home": "one"}))
-            theirs = await other.provider().create(spec("local-theirs", labels={"agentenv.home": "other"}))
-            assert [info.sandbox_id async for info in one.provider().list({})] == ["local-mine"]
-            assert not await one.provider().destroy("local-theirs")
-            assert await one.provider().destroy("local-mine")
+            mine = await one.provider().create(spec(f"{MINE}-mine", labels={"agentenv.home": "one"}))
+            theirs = await other.provider().create(spec(f"{MINE}-theirs", labels={"agentenv.home": "other"}))
+            assert [info.sandbox_id async for info in one.provider().list({})] == [f"{MINE}-mine"]
+            assert not await one.provider().destroy(f"{MINE}-theirs")
+            assert await one.provider().destroy(f"{MINE}-mine")
             alive = await (await theirs.machine()).run(Command(["echo", "alive"]))
             assert alive.stdout == b"alive\n"
             await mine.aclose()
             await theirs.aclose()
-            assert await other.provider().destroy("local-theirs")
+            assert await other.provider().destroy(f"{MINE}-theirs")
 
         asyncio.run(both())
-        nothing_left(one, "local-mine")
-        nothing_left(other, "local-theirs")
+        nothing_left(one, f"{MINE}-mine")
+        nothing_left(other, f"{MINE}-theirs")
 
 
 def test_a18_two_homes_with_one_work_root_list_only_their_own(here: World, tmp_path: Path) -> None:
     async def both() -> list[list[str]]:
         first, second = here.provider(), replace(here, state=tmp_path).provider()
         sandboxes = [
-            await first.create(spec("local-first", labels={"agentenv.home": "one"})),
-            await second.create(spec("local-second", labels={"agentenv.home": "two"})),
+            await first.create(spec(f"{MINE}-first", labels={"agentenv.home": "one"})),
+            await second.create(spec(f"{MINE}-second", labels={"agentenv.home": "two"})),
         ]
         seen = [
             [info.sandbox_id async for info in provider.list({"agentenv.home": home})]
@@ -184,53 +184,53 @@ def test_a18_two_homes_with_one_work_root_list_only_their_own(here: World, tmp_p
         ]
         for sandbox in sandboxes:
             await sandbox.aclose()
-        await first.destroy("local-first")
-        await second.destroy("local-second")
+        await first.destroy(f"{MINE}-first")
+        await second.destroy(f"{MINE}-second")
         return seen
 
-    assert asyncio.run(both()) == [["local-first"], ["local-second"]]
-    nothing_left(here, "local-first")
+    assert asyncio.run(both()) == [[f"{MINE}-first"], [f"{MINE}-second"]]
+    nothing_left(here, f"{MINE}-first")
 
 
 def test_a12_a_folder_whose_record_is_lost_is_found_by_its_labels_and_removed_with_its_processes(here: World) -> None:
-    killed_in(lambda: make_and_leave(here, "local-lost"))
-    shutil.rmtree(Records(here.state).folder("local-lost"))
+    killed_in(lambda: make_and_leave(here, f"{MINE}-lost"))
+    shutil.rmtree(Records(here.state).folder(f"{MINE}-lost"))
     provider = here.provider()
 
     async def found() -> list[str]:
         return [info.sandbox_id async for info in provider.list({"agentenv.home": "h"})]
 
-    assert asyncio.run(found()) == ["local-lost"]
+    assert asyncio.run(found()) == [f"{MINE}-lost"]
     with pytest.raises(SandboxNotFoundError):
-        asyncio.run(provider.attach("local-lost", epoch=1, token=""))
-    assert asyncio.run(provider.destroy("local-lost"))
+        asyncio.run(provider.attach(f"{MINE}-lost", epoch=1, token=""))
+    assert asyncio.run(provider.destroy(f"{MINE}-lost"))
     assert here.left() == []
-    assert list(marked("local-lost")) == []
+    assert list(marked(f"{MINE}-lost")) == []
 
 
 def test_d8_after_a_reboot_a_place_is_lost_and_can_be_removed(here: World) -> None:
     records = Records(here.state)
 
     async def make() -> None:
-        await (await here.provider().create(spec("local-boot"))).aclose()
+        await (await here.provider().create(spec(f"{MINE}-boot"))).aclose()
 
     asyncio.run(make())
-    facts = records.read("local-boot")
+    facts = records.read(f"{MINE}-boot")
     assert facts is not None
     first = Identity.load(facts.first)
     records.write(replace(facts, boot="another boot"))
     with pytest.raises(PlaceLostError, match="restarted"):
-        asyncio.run(here.provider().attach("local-boot", epoch=2, token="t-local-boot"))
+        asyncio.run(here.provider().attach(f"{MINE}-boot", epoch=2, token=f"t-{MINE}-boot"))
     records.write(facts)
-    assert asyncio.run(here.provider().destroy("local-boot"))
+    assert asyncio.run(here.provider().destroy(f"{MINE}-boot"))
     assert first is not None
     assert not first.alive
-    nothing_left(here, "local-boot")
+    nothing_left(here, f"{MINE}-boot")
 
 
 def test_an_unknown_sandbox_is_not_found(here: World) -> None:
     with pytest.raises(SandboxNotFoundError):
-        asyncio.run(here.provider().attach("local-deadbeef", epoch=1, token=""))
+        asyncio.run(here.provider().attach(f"{MINE}-deadbeef", epoch=1, token=""))
     with pytest.raises(UserError):
         asyncio.run(here.provider().attach("../../etc", epoch=1, token=""))
 
@@ -238,22 +238,22 @@ def test_an_unknown_sandbox_is_not_found(here: World) -> None:
 def test_d3_a_later_owner_cuts_the_earlier_one(here: World) -> None:
     async def two() -> None:
         provider = here.provider()
-        old = await provider.create(spec("local-owner", epoch=1))
-        new = await provider.attach("local-owner", epoch=2, token="t-local-owner")
+        old = await provider.create(spec(f"{MINE}-owner", epoch=1))
+        new = await provider.attach(f"{MINE}-owner", epoch=2, token=f"t-{MINE}-owner")
         with pytest.raises((SupersededError, InfrastructureError)):
             await (await old.machine()).start(Command(["true"]))
         with pytest.raises(SupersededError):
-            await provider.attach("local-owner", epoch=1, token="t-local-owner")
+            await provider.attach(f"{MINE}-owner", epoch=1, token=f"t-{MINE}-owner")
         assert (await (await new.machine()).run(Command(["true"]))).ok
         await new.aclose()
         await old.aclose()
-        await provider.destroy("local-owner")
+        await provider.destroy(f"{MINE}-owner")
 
     asyncio.run(two())
 
 
 async def hostile_tree(here: World) -> list[str]:
-    sandbox = await here.provider().create(spec("local-tree"))
+    sandbox = await here.provider().create(spec(f"{MINE}-tree"))
     outside = here.home / "outside"
     outside.mkdir()
     (outside / "file").write_text("not ours")
@@ -270,7 +270,7 @@ os.mkfifo('/app/fifo')
     done = await (await sandbox.machine()).run(Command(["python3", "-c", script]))
     assert done.ok, done.stderr
     await sandbox.aclose()
-    await here.provider().destroy("local-tree")
+    await here.provider().destroy(f"{MINE}-tree")
     return [(outside / "file").read_text(), *here.left()]
 
 
@@ -288,10 +288,10 @@ def test_a16_nothing_of_the_machines_own_tools_is_needed(here: World, tmp_path: 
         (tmp_path / name).chmod(0o755)
 
     async def run() -> bytes:
-        sandbox = await here.provider().create(spec("local-shims"))
+        sandbox = await here.provider().create(spec(f"{MINE}-shims"))
         done = await (await sandbox.machine()).run(Command(["sh", "-c", "sudo -E -n -u root id -u"]))
         await sandbox.aclose()
-        await here.provider().destroy("local-shims")
+        await here.provider().destroy(f"{MINE}-shims")
         return done.stdout + done.stderr
 
     def shimmed() -> bytes:
@@ -303,22 +303,22 @@ def test_a16_nothing_of_the_machines_own_tools_is_needed(here: World, tmp_path: 
 
 def test_what_cannot_be_made_is_refused_with_every_reason(here: World) -> None:
     provider = here.provider(isolation="namespaces")
-    wanted = spec("local-no", mode="fleet", network=NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow_hosts=("https://example.org",)))
+    wanted = spec(f"{MINE}-no", mode="fleet", network=NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow_hosts=("https://example.org",)))
     reasons = provider.problems(wanted, asyncio.run(provider.capabilities()))
     assert len(reasons) == 2
     provider._known_machine = replace(probe.survey(), is_root=False, bwrap=None, user_namespaces="user.max_user_namespaces is 0")
     with pytest.raises(UnsupportedError, match="--unsafe-host") as caught:
-        asyncio.run(provider.create(spec("local-no")))
+        asyncio.run(provider.create(spec(f"{MINE}-no")))
     assert "bubblewrap" in str(caught.value)
     assert here.left() == []
 
 
 def test_an_allow_list_without_entries_denies_everything(here: World) -> None:
     async def run() -> tuple[str, bytes]:
-        sandbox = await here.provider().create(spec("local-deny", network=NetworkPolicy(mode=NetworkMode.ALLOWLIST)))
+        sandbox = await here.provider().create(spec(f"{MINE}-deny", network=NetworkPolicy(mode=NetworkMode.ALLOWLIST)))
         done = await (await sandbox.machine()).run(Command(["sh", "-c", "cat /proc/net/dev | tail -n +3 | cut -d: -f1"]))
         await sandbox.aclose()
-        await here.provider().destroy("local-deny")
+        await here.provider().destroy(f"{MINE}-deny")
         return str(sandbox.info.facts["network"]["how"]), done.stdout.strip()  # type: ignore[index]
 
     assert asyncio.run(run()) == ("none", b"lo")
@@ -326,15 +326,15 @@ def test_an_allow_list_without_entries_denies_everything(here: World) -> None:
 
 def test_a_second_sandbox_of_the_same_id_is_refused_and_the_first_lives(here: World) -> None:
     async def twice() -> None:
-        first = await here.provider().create(spec("local-twice"))
+        first = await here.provider().create(spec(f"{MINE}-twice"))
         with pytest.raises(UserError, match="exists already"):
-            await here.provider().create(spec("local-twice"))
+            await here.provider().create(spec(f"{MINE}-twice"))
         assert (await (await first.machine()).run(Command(["true"]))).ok
         await first.aclose()
-        await here.provider().destroy("local-twice")
+        await here.provider().destroy(f"{MINE}-twice")
 
     asyncio.run(twice())
-    nothing_left(here, "local-twice")
+    nothing_left(here, f"{MINE}-twice")
 
 
 def test_a18_the_same_id_in_two_homes_is_two_sandboxes() -> None:
@@ -342,14 +342,14 @@ def test_a18_the_same_id_in_two_homes_is_two_sandboxes() -> None:
     with world(way) as one, world(way) as other:
 
         async def both() -> bytes:
-            mine = await one.provider().create(spec("local-same"))
-            theirs = await other.provider().create(spec("local-same"))
+            mine = await one.provider().create(spec(f"{MINE}-same"))
+            theirs = await other.provider().create(spec(f"{MINE}-same"))
             await mine.aclose()
-            await one.provider().destroy("local-same")
+            await one.provider().destroy(f"{MINE}-same")
             alive = await (await theirs.machine()).run(Command(["echo", "alive"]))
             await theirs.aclose()
-            await other.provider().destroy("local-same")
+            await other.provider().destroy(f"{MINE}-same")
             return alive.stdout
 
         assert asyncio.run(both()) == b"alive\n"
-        nothing_left(other, "local-same")
+        nothing_left(other, f"{MINE}-same")

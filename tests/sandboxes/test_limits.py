@@ -14,7 +14,7 @@ from agent_env.sandboxes import Level
 from agent_env.sandboxes.confined import probe
 from agent_env.waiting import poll
 from tests.busy import within
-from tests.sandboxes.people import WAYS, World, act, spec
+from tests.sandboxes.people import MINE, WAYS, World, act, spec
 
 MIB = 1 << 20
 MOST_PROCESSES = 32
@@ -35,12 +35,12 @@ async def with_place(world: World, use: Any, **limits: Any) -> Any:
     provider = world.provider()
     if limits.pop("watched", False):
         provider._known_machine = replace(probe.survey(), controllers={})
-    sandbox = await provider.create(spec("local-limits", **limits))
+    sandbox = await provider.create(spec(f"{MINE}-limits", **limits))
     try:
         return dict(sandbox.levels), await use(await sandbox.machine())
     finally:
         await sandbox.aclose()
-        await provider.destroy("local-limits")
+        await provider.destroy(f"{MINE}-limits")
         assert world.left() == []
 
 
@@ -211,13 +211,13 @@ def test_a_disk_hog_ends_soon_as_limited_and_one_file_never_passes_the_limit(way
 
 async def outlive(world: World) -> tuple[str, list[str]]:
     provider = world.provider()
-    sandbox = await provider.create(spec("local-ttl", ttl_seconds=0.6))
+    sandbox = await provider.create(spec(f"{MINE}-ttl", ttl_seconds=0.6))
     place = await sandbox.machine()
     await place.run(Command(["sh", "-c", "trap '' TERM HUP; (setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &) ; echo"]))
 
     async def gone() -> str | None:
         try:
-            await (await provider.attach("local-ttl", epoch=2, token="t-local-ttl")).aclose()
+            await (await provider.attach(f"{MINE}-ttl", epoch=2, token=f"t-{MINE}-ttl")).aclose()
         except PlaceLostError as error:
             return str(error)
         except SandboxUnavailableError:
@@ -226,7 +226,7 @@ async def outlive(world: World) -> tuple[str, list[str]]:
 
     said = await poll(gone, within_seconds=15, what="the end of the place")
     await sandbox.aclose()
-    await provider.destroy("local-ttl")
+    await provider.destroy(f"{MINE}-ttl")
     return said, world.left()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent_env.places import Command
-from tests.sandboxes.people import WAYS, World, act, spec
+from tests.sandboxes.people import MINE, WAYS, World, act, spec
 
 PLANT = (
     "echo /app/evil.so 2>/dev/null > /etc/ld.so.preload; rm -f /lib /lib64 /bin 2>/dev/null; "
@@ -14,14 +14,14 @@ PLANT = (
 
 
 async def planted(world: World) -> tuple[bytes, bytes, bool]:
-    sandbox = await world.provider().create(spec("local-loader"))
+    sandbox = await world.provider().create(spec(f"{MINE}-loader"))
     try:
         place = await sandbox.machine()
         await place.run(Command(["sh", "-c", PLANT]))
         done = await place.run(Command(["/bin/sh", "-c", "cat /etc/ld.so.preload; echo fine"]))
         await sandbox.aclose()
     finally:
-        await world.provider().destroy("local-loader")
+        await world.provider().destroy(f"{MINE}-loader")
     return done.stdout, done.stderr, done.ok
 
 

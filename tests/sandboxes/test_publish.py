@@ -13,7 +13,7 @@ import pytest
 from agent_env.places import Command, Completed
 from agent_env.sandboxes.confined import publish
 from agent_env.waiting import poll
-from tests.sandboxes.people import World, spec, world
+from tests.sandboxes.people import MINE, World, spec, world
 
 SERVER = "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
 BACKGROUND = 'exec python3 -c "$1" >/dev/null 2>&1 &'
@@ -38,7 +38,7 @@ async def fetch(port: int) -> bytes | None:
 
 async def two_places_with_the_same_ports(here: World) -> None:
     provider = here.provider()
-    made = [await provider.create(spec(f"local-port{number}", ports=(18765, 18080))) for number in (1, 2)]
+    made = [await provider.create(spec(f"{MINE}-port{number}", ports=(18765, 18080))) for number in (1, 2)]
     try:
         for number, sandbox in enumerate(made, 1):
             place = await sandbox.machine()
@@ -47,7 +47,7 @@ async def two_places_with_the_same_ports(here: World) -> None:
                 done: Completed = await place.run(Command(["sh", "-c", script, "sh", SERVER.format(port=port)]))
                 assert done.ok
         for number, sandbox in enumerate(made, 1):
-            again = await here.provider().attach(f"local-port{number}", epoch=2, token=f"t-local-port{number}")
+            again = await here.provider().attach(f"{MINE}-port{number}", epoch=2, token=f"t-{MINE}-port{number}")
             assert again.published == sandbox.published
             await again.aclose()
             for port, mapped in sandbox.published.host_ports.items():
@@ -59,7 +59,7 @@ async def two_places_with_the_same_ports(here: World) -> None:
     finally:
         for number, sandbox in enumerate(made, 1):
             await sandbox.aclose()
-            await provider.destroy(f"local-port{number}")
+            await provider.destroy(f"{MINE}-port{number}")
     assert here.left() == []
 
 
@@ -82,9 +82,9 @@ def test_d4_a_port_that_is_taken_is_replaced_by_another(here: World, monkeypatch
         monkeypatch.setattr(publish.random, "SystemRandom", Choice)
 
         async def run() -> dict[int, int]:
-            sandbox = await here.provider().create(spec("local-taken", ports=(8000,)))
+            sandbox = await here.provider().create(spec(f"{MINE}-taken", ports=(8000,)))
             await sandbox.aclose()
-            await here.provider().destroy("local-taken")
+            await here.provider().destroy(f"{MINE}-taken")
             return dict(sandbox.published.host_ports)
 
         ports = asyncio.run(run())

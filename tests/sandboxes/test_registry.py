@@ -15,7 +15,7 @@ from agent_env.errors import PlaceLostError, UnsupportedError, UserError
 from agent_env.places import Command, Ending, Upload
 from agent_env.sandboxes import Level, names, provider
 from agent_env.sandboxes.confined.processes import marked
-from tests.sandboxes.people import spec
+from tests.sandboxes.people import MINE, spec
 
 
 def test_an_unknown_provider_is_told_with_a_near_spelling(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ async def _bare(root: Path) -> dict[str, Any]:
     bare = provider("unsafe_host", state_root=root / "state")
     found: dict[str, Any] = {"notes": (await bare.capabilities()).notes}
     with pytest.raises(UnsupportedError, match="'unsafe_host' can't hold"):
-        await bare.create(spec("local-bare", network=NetworkPolicy(mode=NetworkMode.NONE)))
-    sandbox = await bare.create(spec("local-bare"))
+        await bare.create(spec(f"{MINE}-bare", network=NetworkPolicy(mode=NetworkMode.NONE)))
+    sandbox = await bare.create(spec(f"{MINE}-bare"))
     place = await sandbox.machine()
     found["levels"] = sandbox.levels
     found["work"] = Path(str(sandbox.info.facts["work_dir"]))
@@ -57,13 +57,13 @@ async def _bare(root: Path) -> dict[str, Any]:
     slept = await place.run(Command(["sh", "-c", "(setsid sleep 300 &) ; env -i setsid sleep 301 & sleep 0.1"]))
     assert slept.ending is Ending.EXITED
     await sandbox.aclose()
-    again = await bare.attach("local-bare", epoch=2, token="t-local-bare")
+    again = await bare.attach(f"{MINE}-bare", epoch=2, token=f"t-{MINE}-bare")
     await again.aclose()
-    assert [info.sandbox_id async for info in bare.list({"agentenv.home": "h"})] == ["local-bare"]
-    assert await bare.destroy("local-bare")
-    assert not await bare.destroy("local-bare")
+    assert [info.sandbox_id async for info in bare.list({"agentenv.home": "h"})] == [f"{MINE}-bare"]
+    assert await bare.destroy(f"{MINE}-bare")
+    assert not await bare.destroy(f"{MINE}-bare")
     with pytest.raises((PlaceLostError, UserError)):
-        await bare.attach("local-bare", epoch=3, token="")
+        await bare.attach(f"{MINE}-bare", epoch=3, token="")
     return found
 
 
@@ -77,6 +77,6 @@ def test_the_bare_host_says_loudly_what_it_is_and_still_cleans_up(tmp_path: Path
     assert work == str(found["work"])
     assert canary_and_home == str(found["work"])
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert list(marked("local-bare")) == []
+    assert list(marked(f"{MINE}-bare")) == []
     assert not {b"sleep\x00300\x00", b"sleep\x00301\x00"} & set(_commands())
     assert list((tmp_path / "work").iterdir()) == []

@@ -19,7 +19,7 @@ from agent_env.sandboxes.confined import limits, probe
 from agent_env.sandboxes.local.examine import examine
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.trial import trial
-from tests.sandboxes.people import SECRET, WAYS, World, act, spec, world
+from tests.sandboxes.people import MINE, SECRET, WAYS, World, act, spec, world
 
 
 @pytest.fixture(name="here")
@@ -30,14 +30,14 @@ def _here() -> Iterator[World]:
 
 async def ask(provider: LocalProvider, *scripts: str, **changes: Any) -> list[str]:
     """What each script prints, in one fresh place."""
-    sandbox = await provider.create(spec("local-view", **changes))
+    sandbox = await provider.create(spec(f"{MINE}-view", **changes))
     try:
         place = await sandbox.machine()
         answers = [await place.run(Command(["sh", "-c", script])) for script in scripts]
         return [(answer.stdout + answer.stderr).decode().strip() for answer in answers]
     finally:
         await sandbox.aclose()
-        await provider.destroy("local-view")
+        await provider.destroy(f"{MINE}-view")
 
 
 async def basics(world: World) -> list[str]:
@@ -65,7 +65,7 @@ def test_a_place_has_a_root_of_its_own_with_one_user(way: str) -> None:
     user, variables, folders, etc, python, devices, terminal, modes, processes = act(way, basics)
     assert int(processes) <= 2000 - limits.SPARE_PROCESSES
     assert modes.split() == ["755", "755", "755", "755", "1777", "0022"]
-    assert user.split() == ["0", "root", "/app", "/root", "local-view"]
+    assert user.split() == ["0", "root", "/app", "/root", f"{MINE}-view"]
     assert "CANARY" not in variables
     assert SECRET not in variables
     assert {"AGENTENV_SANDBOX", "HOME", "PATH", "LANG"} <= set(variables.split())

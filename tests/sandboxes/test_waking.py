@@ -18,7 +18,7 @@ from agent_env.sandboxes.confined.processes import Identity, marked
 from agent_env.sandboxes.confined.records import EVENTS, Records, reported
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.waiting import poll
-from tests.sandboxes.people import World, spec, world
+from tests.sandboxes.people import MINE, World, spec, world
 
 DEVICES = Command(["cat", "/proc/net/dev"])
 DEMANDED = NetworkPolicy(mode=NetworkMode.ALLOW_ALL)
@@ -39,21 +39,21 @@ def networking(here: World, sandbox_id: str) -> Sequence[int]:
 
 async def files_and_then_commands(here: World) -> None:
     provider = here.provider()
-    sandbox = await provider.create(spec("local-wake"))
+    sandbox = await provider.create(spec(f"{MINE}-wake"))
     try:
         place = await sandbox.machine()
         await place.stat([PurePosixPath("/app")])
-        assert not networking(here, "local-wake")
-        again = await here.provider().attach("local-wake", epoch=1, token="t-local-wake")
+        assert not networking(here, f"{MINE}-wake")
+        again = await here.provider().attach(f"{MINE}-wake", epoch=1, token=f"t-{MINE}-wake")
         both = await asyncio.gather(place.run(DEVICES), (await again.machine()).run(DEVICES))
         assert all(b"tap0" in done.stdout for done in both)
-        (started,) = networking(here, "local-wake")
+        (started,) = networking(here, f"{MINE}-wake")
         await again.aclose()
         await sandbox.aclose()
     finally:
-        await provider.destroy("local-wake")
+        await provider.destroy(f"{MINE}-wake")
     assert Identity.of(started) is None
-    assert not [*marked("local-wake")]
+    assert not [*marked(f"{MINE}-wake")]
 
 
 def test_a_place_without_a_command_has_no_networking_and_its_first_commands_have_it(here: World) -> None:
@@ -73,22 +73,22 @@ def provider_options(here: World) -> dict[str, object]:
 
 async def with_broken_networking(here: World) -> None:
     provider = without_networking(here)
-    for sandbox_id, changes in (("local-may", {}), ("local-must", {"network": DEMANDED})):
+    for sandbox_id, changes in ((f"{MINE}-may", {}), (f"{MINE}-must", {"network": DEMANDED})):
         sandbox = await provider.create(spec(sandbox_id, **changes))
         try:
             place = await sandbox.machine()
-            if sandbox_id == "local-may":
+            if sandbox_id == f"{MINE}-may":
                 done = await place.run(DEVICES)
                 assert done.ok
                 assert b"tap0" not in done.stdout
             else:
-                with pytest.raises(SandboxUnavailableError, match="network of sandbox local-must"):
+                with pytest.raises(SandboxUnavailableError, match=f"network of sandbox {MINE}-must"):
                     await place.run(DEVICES)
             await sandbox.aclose()
         finally:
             await provider.destroy(sandbox_id)
-    with pytest.raises(SandboxUnavailableError, match="network of sandbox local-port"):
-        await provider.create(spec("local-port", ports=(8000,)))
+    with pytest.raises(SandboxUnavailableError, match=f"network of sandbox {MINE}-port"):
+        await provider.create(spec(f"{MINE}-port", ports=(8000,)))
     assert not here.left()
 
 
@@ -98,13 +98,13 @@ def test_networking_that_can_not_be_started_is_missed_where_it_is_demanded_and_w
 
 async def networking_that_is_killed(here: World) -> None:
     provider = here.provider()
-    sandbox = await provider.create(spec("local-cut"))
+    sandbox = await provider.create(spec(f"{MINE}-cut"))
     try:
         place = await sandbox.machine()
         assert b"tap0" in (await place.run(DEVICES)).stdout
-        facts = Records(here.state).read("local-cut")
+        facts = Records(here.state).read(f"{MINE}-cut")
         assert facts is not None
-        guardian, slirp = Identity.load(facts.guardian), Identity.of(*networking(here, "local-cut"))
+        guardian, slirp = Identity.load(facts.guardian), Identity.of(*networking(here, f"{MINE}-cut"))
         assert guardian is not None
         assert slirp is not None
         guardian.kill(signal.SIGSTOP)
@@ -119,7 +119,7 @@ async def networking_that_is_killed(here: World) -> None:
         await poll(refused, within_seconds=60, what="the end of its interface")
         await sandbox.aclose()
     finally:
-        await provider.destroy("local-cut")
+        await provider.destroy(f"{MINE}-cut")
     assert not here.left()
 
 
@@ -129,10 +129,10 @@ def test_networking_that_is_killed_takes_its_interface_along_only_when_the_place
 
 async def told_to_end(here: World) -> None:
     provider = here.provider()
-    sandbox = await provider.create(spec("local-end"))
+    sandbox = await provider.create(spec(f"{MINE}-end"))
     try:
         assert (await (await sandbox.machine()).run(DEVICES)).ok
-        facts = Records(here.state).read("local-end")
+        facts = Records(here.state).read(f"{MINE}-end")
         assert facts is not None
         first, guardian = Identity.load(facts.first), Identity.load(facts.guardian)
         assert first is not None
@@ -140,16 +140,16 @@ async def told_to_end(here: World) -> None:
         guardian.kill(signal.SIGTERM)
         assert await asyncio.to_thread(guardian.wait_gone, 60)
         assert not first.alive
-        (started,) = networking(here, "local-end")
+        (started,) = networking(here, f"{MINE}-end")
 
         async def gone() -> bool | None:
             return True if Identity.of(started) is None else None
 
         await poll(gone, within_seconds=60, what="the end of its networking")
-        assert [event["event"] for event in reported(Records(here.state).folder("local-end") / EVENTS)] == ["network", "ended"]
+        assert [event["event"] for event in reported(Records(here.state).folder(f"{MINE}-end") / EVENTS)] == ["network", "ended"]
         await sandbox.aclose()
     finally:
-        await provider.destroy("local-end")
+        await provider.destroy(f"{MINE}-end")
 
 
 def test_a_guardian_that_is_told_to_end_takes_the_place_and_its_networking_along(here: World) -> None:
