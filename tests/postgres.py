@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the tests: one server a session, shared by xdist's workers, gone at the end; one database a test."""
+"""A real PostgreSQL for the tests: one server a session, shared by xdist's workers, gone at the end; one database a worker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    import psycopg
 
 SUPERUSER = "agentenv"
 SERVER_USER = "postgres"
@@ -47,17 +51,32 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                 stop_server(binaries, folder)
 
 
+@pytest.fixture(scope="session")
+def postgres_database(postgres_server: Path) -> str:
+    """The name of this worker's own database: one is made, and removed, in ten times the time in which it is emptied."""
+    name = f"t_{secrets.token_hex(6)}"
+    with admin(postgres_server, "postgres") as server:
+        server.execute(f"CREATE DATABASE {name} TEMPLATE template0")
+    return name
+
+
 @pytest.fixture
-def postgres_url(postgres_server: Path) -> Iterator[str]:
-    """The URL of an empty database of its own."""
+def postgres_url(postgres_server: Path, postgres_database: str) -> Iterator[str]:
+    """The URL of an empty database that nobody else uses meanwhile."""
+    yield f"postgresql://{SUPERUSER}@/{postgres_database}?host={postgres_server}"
+    with admin(postgres_server, postgres_database) as server:
+        others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        server.execute(f"SELECT pg_terminate_backend(pid, 10000) {others}")
+        schemas = server.execute(r"SELECT quote_ident(nspname) FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema$)'").fetchall()
+        for (schema,) in schemas:
+            server.execute(f"DROP SCHEMA {schema} CASCADE")
+        server.execute("CREATE SCHEMA public")
+
+
+def admin(folder: Path, database: str) -> psycopg.Connection[tuple[str]]:
     import psycopg
 
-    name = f"t_{secrets.token_hex(6)}"
-    with psycopg.connect(host=str(postgres_server), user=SUPERUSER, dbname="postgres", autocommit=True) as admin:
-        admin.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-    yield f"postgresql://{SUPERUSER}@/{name}?host={postgres_server}"
-    with psycopg.connect(host=str(postgres_server), user=SUPERUSER, dbname="postgres", autocommit=True) as admin:
-        admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    return psycopg.connect(host=str(folder), user=SUPERUSER, dbname=database, autocommit=True)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
