@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.container_engine import busybox, debian, docker, podman
-from tests.postgres import database_url, postgres_server, postgres_url
+from tests.postgres import database_url, postgres_database, postgres_server, postgres_url
 from tests.unit import SELECTED, is_scene, is_unit
 
-__all__ = ["busybox", "database_url", "debian", "docker", "podman", "postgres_server", "postgres_url"]
+__all__ = ["busybox", "database_url", "debian", "docker", "podman", "postgres_database", "postgres_server", "postgres_url"]
 
 
 # A shared machine may be slow at any moment: examples are bounded by their number, never by the clock.
@@ -39,6 +39,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if "slow" not in item.keywords]
+
+
+def pytest_sessionstart() -> None:
+    """What is imported and collected stays: looking through it for garbage, half a million objects, costs a third of the collection."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Nor is it looked through again while tests run."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
