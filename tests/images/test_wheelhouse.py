@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import shutil
 import sys
 import zipfile
 from collections.abc import Callable
@@ -94,6 +95,9 @@ async def test_a_lock_is_fetched_as_it_is_and_checked(tmp_path: Path, project: P
     assert fetched.names == tuple(sorted(("other-2-py3-none-any.whl", made.name)))
     assert f"other==2 --hash=sha256:{digest}\n" in fetched.requirements
     assert (fetched.folder / made.name).read_bytes() == made.read_bytes()
+    elsewhere = shutil.copy(made, tmp_path)
+    nowhere = Wheelhouse(tmp_path / "state", environ={"PATH": str(tmp_path)})
+    assert await nowhere.fetch([f"other==2 --hash=sha256:{digest}", f"{elsewhere}[more]"], python="3.12") == fetched
     with pytest.raises(TransferError, match="HASHES"):
         await house.fetch([f"other==2 --hash=sha256:{'0' * 64}", own], python="3.12")
     with pytest.raises(TransferError, match="our_tool"):

@@ -219,9 +219,17 @@ def _local(requirement: str) -> Path | None:
     return path if path.is_absolute() and path.suffix == ".whl" else None
 
 
+def _lasting(requirement: str) -> str:
+    """A requirement without the place on this machine that its wheel lies at: another state folder's is the same one."""
+    path = _local(requirement)
+    if path is None:
+        return requirement
+    return f"{requirement.removeprefix(f'{path.parent}/')} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
 def _key(requirements: Sequence[str], python: str, tags: Sequence[str], built: Sequence[Path]) -> str:
     described = {
-        "requirements": sorted(requirements),
+        "requirements": sorted(map(_lasting, requirements)),
         "python": python,
         "tags": list(tags),
         "projects": [hashlib.sha256(path.read_bytes()).hexdigest() for path in built],
