@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.environments.conftest import python_base
+from tests.wheels import share_wheels
 
 __all__ = ["python_base"]
 
@@ -50,7 +50,7 @@ def test_every_command_of_the_page_works(page: Path, tmp_path: Path, request: py
     home.mkdir()
     if any(BUILDING.match(text) for what, text in acts(page) if what == "$"):
         request.getfixturevalue("python_base")
-        share_wheels(home)
+        share_wheels(home / ".local/state/agent-env")
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV_", "XDG_"))},
         "HOME": str(home),
@@ -65,15 +65,6 @@ def test_every_command_of_the_page_works(page: Path, tmp_path: Path, request: py
         folder = ROOT if text.startswith("make ") else home
         done = subprocess.run(["bash", "-c", text], cwd=folder, env=env, capture_output=True, timeout=580, check=False)
         assert done.returncode == 0, f"$ {text}\n{done.stdout.decode()}\n{done.stderr.decode()}"
-
-
-def share_wheels(home: Path) -> None:
-    """What other tests have fetched need not be fetched again."""
-    wheels = Path(tempfile.gettempdir()) / f"agent-env-test-wheels-{os.getuid()}"
-    wheels.mkdir(mode=0o700, exist_ok=True)
-    images = home / ".local/state/agent-env/images"
-    images.mkdir(parents=True)
-    (images / "wheelhouses").symlink_to(wheels)
 
 
 def test_what_pages_import_and_run_is_there_after_make_demo() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from agent_env.containers import EngineEndpoint
 from tests.acceptance.conftest import Home, Steps, clean_up
 from tests.acceptance.containers import in_engine
 from tests.environments.conftest import postgres_image, python_base
+from tests.wheels import share_wheels
 
 __all__ = ["postgres_image", "python_base"]
 
@@ -32,10 +31,7 @@ class User(Home):
     def __init__(self, root: Path) -> None:
         super().__init__(root)
         self.env["AGENT_ENV_LIMIT_KEEPER_IDLE_SECONDS"] = "0.2"
-        wheels = Path(tempfile.gettempdir()) / f"agent-env-test-wheels-{os.getuid()}"
-        wheels.mkdir(mode=0o700, exist_ok=True)
-        (self.state / "images").mkdir(parents=True)
-        (self.state / "images/wheelhouses").symlink_to(wheels)
+        share_wheels(self.state)
 
     def scores(self, what: str | Path, *options: str) -> list[dict[str, Any]]:
         """Runs it; every run with its status, scores and error."""

@@ -22,6 +22,7 @@ from agent_env.environments.deploy import attach, deploy
 from agent_env.environments.records import new_instance_id
 from agent_env.images import BuildContext, BuildRequest, ImageReference
 from tests.engine.parts import engine_at, planned
+from tests.wheels import share_wheels
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -80,6 +81,7 @@ class World:
 @asynccontextmanager
 async def world(root: Path, *, provider: str = "local", run_id: str | None = None, keep: bool = False) -> AsyncIterator[World]:
     """A run with nothing in it, or an earlier one taken over. Unless `keep`, what it made is removed at the end."""
+    share_wheels(root)
     async with engine_at(root) as engine:
         if run_id is None:
             run_id = await engine.submit(planned(engine, [{"id": "env", "type": "t_note", "log": str(root / "log")}]))

@@ -25,6 +25,7 @@ from tests.engine import parts
 from tests.engine.parts import Noted, engine_at, started
 from tests.environments.bench import HERE, run, stock_with
 from tests.environments.test_websites import pages
+from tests.wheels import share_wheels
 
 SCRIPT = r"""
 import http.client, json, os, socket, stat, urllib.parse, urllib.request
@@ -87,6 +88,7 @@ def code(name: str = "work", **target: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def house(root: Path, *, provider: str, count: int = 1) -> AsyncIterator[Engine]:
     """An installation with an environment in its stores, and the script."""
+    share_wheels(root)
     async with engine_at(root) as engine:
         artifacts = engine.stores.artifacts
         image = put_context(artifacts, "stock__image", BuildContext.of(HERE / "server"))
