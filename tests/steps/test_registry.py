@@ -15,7 +15,7 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ConfigError, NotFoundError, ProblemsError, UnsupportedError
 from agent_env.steps import EntityRef, OnResume, Registry, Step, read_step, step_class
 from agent_env.steps.contract import StepResult
-from agent_env.steps.fields import LimitDefault
+from agent_env.steps.limited import LimitDefault
 from agent_env.steps.reference import step_reference
 from agent_env.steps.registry import BUILT, CHECKS, KNOWN_TYPES, EntryPoint, configure, use
 

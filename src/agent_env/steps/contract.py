@@ -18,7 +18,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
-from agent_env.steps.fields import LimitDefault
+from agent_env.steps.limited import LimitDefault
 from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.run import Decision, Run, Tell
 

@@ -16,7 +16,8 @@ from agent_env.environments.contract import DeployOptions
 from agent_env.errors import AgentEnvError, Problem, UserError
 from agent_env.steps.contract import EntityRef, EnvironmentRequest, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_seconds
-from agent_env.steps.fields import LimitDefault, Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import Number, OptionalName, Seconds, Whole
+from agent_env.steps.limited import LimitDefault
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

@@ -15,8 +15,9 @@ from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import AppendRecord, Json, Update
 from agent_env.errors import Problem, UserError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequest, Step, StepResult, apart
-from agent_env.steps.fields import SECRET, USABLE, LimitDefault, Number, OptionalName, Seconds, Whole
+from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
+from agent_env.steps.limited import LimitDefault
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts

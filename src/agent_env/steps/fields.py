@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
 from agent_env.steps.targets import DEFAULT_AGENT, blank_is_unset
-
-if TYPE_CHECKING:
-    from agent_env.defaults import Limits
 
 
 def _no_flag(value: Any) -> Any:
@@ -45,24 +40,6 @@ class Secret:
 
 SECRET = Secret()
 """Marks a field whose texts may be secrets: literals move to the secret store when a task is loaded; `Run.secret` resolves them."""
-
-
-@dataclass(frozen=True, slots=True)
-class LimitDefault:
-    """Marks a field whose default is a configured limit: `Step.under` fills it in.
-
-    Args:
-        name: The limit's, of `Limits`.
-        unit: What the field counts in, where that is more than what the limit does; a part of one counts whole.
-    """
-
-    name: str
-    unit: int = 1
-
-    def of(self, limits: Limits) -> float:
-        """The field's value under these limits."""
-        value: float = getattr(limits, self.name)
-        return value if self.unit == 1 else math.ceil(value / self.unit)
 
 
 USABLE = AfterValidator(_usable_variables)

@@ -10,7 +10,8 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import ReviewAbortedError
 from agent_env.steps.contract import Decision, EntityRef, OnResume, Run, Step, StepResult
-from agent_env.steps.fields import LimitDefault, Seconds
+from agent_env.steps.fields import Seconds
+from agent_env.steps.limited import LimitDefault
 
 STRUCTURED_CHARACTERS = 16000
 RESPONSE_CHARACTERS = 4000

@@ -16,7 +16,8 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import Problem
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
-from agent_env.steps.fields import LimitDefault, Number, OptionalName, Seconds, Texts, Whole, default_to_id
+from agent_env.steps.fields import Number, OptionalName, Seconds, Texts, Whole, default_to_id
+from agent_env.steps.limited import LimitDefault
 from agent_env.verifiers.answers import answer_to, failed_answer
 from agent_env.verifiers.judging.filtering import TrajectoryFilter
 from agent_env.verifiers.judging.oracle import OracleCase, oracle_problems

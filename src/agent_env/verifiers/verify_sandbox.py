@@ -19,7 +19,8 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import InfrastructureError, Problem
 from agent_env.places import Completed, Deed, Ending, Entry, FileKind, Missing, Place
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
-from agent_env.steps.fields import LimitDefault, OptionalName, Seconds, default_to_id, settle_target
+from agent_env.steps.fields import OptionalName, Seconds, default_to_id, settle_target
+from agent_env.steps.limited import LimitDefault
 from agent_env.steps.targets import Target, choose_target
 from agent_env.verifiers.criterion import (
     BashCommandSucceeds,
