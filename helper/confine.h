@@ -1,5 +1,5 @@
-/* What the parts of the confiner share. The parts: confine.c (options, view, start), overlay.c (a root that is stacked), guard.c (what lives outside), filter.c (the
- * system calls that a place may not make). */
+/* What the parts of the confiner share. The parts: confine.c (options, view, start), overlay.c (a root that is stacked), guard.c (what lives outside), watch.c
+ * (what goes over a limit), filter.c (the system calls that a place may not make). */
 #ifndef AGENT_ENV_CONFINE_H
 #define AGENT_ENV_CONFINE_H
 
@@ -73,6 +73,15 @@ void confine_join_groups(const struct confinement *conf, pid_t first);
 
 /* Stays until the place ends: holds the limits that the kernel does not, and reports. `child` is ours to wait for. */
 int confine_guard(struct confinement *conf, pid_t first, pid_t child);
+
+/* Writes one event, a line, to whoever reads what the guardian did. */
+void confine_tell(const struct confinement *conf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Tells the first process, by one of the words of ready.h. */
+void confine_tell_first(const struct confinement *conf, char word);
+
+/* Milliseconds that only grow. */
+long long confine_now_ms(void);
 
 /* Installs the filter of system calls on this process; needs no_new_privs. */
 void confine_filter(void);

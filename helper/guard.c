@@ -1,8 +1,9 @@
-/* The guardian: the one process of a place that stands outside it. It starts and ends the place's networking, stops what goes
- * over a limit that the kernel does not hold, and says how the place ended. It can't be seen or signalled from inside. */
+/* The guardian: the one process of a place that stands outside it. It starts and ends the place's networking, has what goes over a limit
+ * that the kernel does not hold stopped (watch.c), and says how the place ended. It can't be seen or signalled from inside. */
 #define _GNU_SOURCE
 #include "confine.h"
 #include "ready.h"
+#include "watch.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,20 +18,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SYS_PIDFD_SEND_SIGNAL 424
 #define NS_GET_USERNS 0xb701 /* linux/nsfs.h */
 
 #define TAP "tap0"
@@ -38,20 +36,14 @@
 #define STARTER_MS 2000
 #define LOOPBACK_MS 20000      /* a machine under load; whoever starts the place waits no longer than that for its network */
 #define LOOK_MS 100          /* how often limits are looked at */
-#define REWALK_MS 10000      /* the folder is measured again at least this often while its disk changes */
-#define WALK_SHARE 20        /* measuring may use one part in so many of the time */
-#define KILL_PASSES 100
-#define MAX_DEPTH 200
 
-typedef unsigned long long bytes;
-
-static long long now_ms(void) {
+long long confine_now_ms(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static void tell(const struct confinement *conf, const char *format, ...) {
+void confine_tell(const struct confinement *conf, const char *format, ...) {
   char line[256];
   va_list arguments;
   va_start(arguments, format);
@@ -94,9 +86,9 @@ static void await_loopback(void) {
   struct timespec pause = {.tv_nsec = 1000000};
   struct ifreq loopback = {.ifr_name = "lo"};
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  long long until = now_ms() + LOOPBACK_MS;
+  long long until = confine_now_ms() + LOOPBACK_MS;
   while (fd >= 0 && !ioctl(fd, SIOCGIFFLAGS, &loopback) && !(loopback.ifr_flags & IFF_UP)) {
-    if (now_ms() > until) _exit(1);
+    if (confine_now_ms() > until) _exit(1);
     nanosleep(&pause, NULL);
   }
   close(fd);
@@ -183,7 +175,7 @@ static void run_slirp(struct confinement *conf, int network, int owner, int aliv
   _exit(127); /* the reader of the ready descriptor sees it close */
 }
 
-static void tell_first(const struct confinement *conf, char word) {
+void confine_tell_first(const struct confinement *conf, char word) {
   if (conf->told >= 0 && send(conf->told, &word, 1, MSG_NOSIGNAL) < 0) return; /* it has ended, and the place with it */
 }
 
@@ -199,10 +191,10 @@ static void start_network(struct confinement *conf, pid_t first) {
   if (alive[0] >= 0 && !conf->slirp_pid) run_slirp(conf, network, owner, alive[0]);
   if (conf->slirp_pid <= 0) {
     conf->slirp_pid = 0;
-    tell(conf, "{\"event\": \"no_network\", \"errno\": %d}\n", errno);
-    tell_first(conf, TELL_NO_NETWORK);
+    confine_tell(conf, "{\"event\": \"no_network\", \"errno\": %d}\n", errno);
+    confine_tell_first(conf, TELL_NO_NETWORK);
   } else {
-    tell(conf, "{\"event\": \"network\", \"pid\": %d}\n", conf->slirp_pid);
+    confine_tell(conf, "{\"event\": \"network\", \"pid\": %d}\n", conf->slirp_pid);
   }
   conf->network = network;
   conf->owner = owner;
@@ -249,177 +241,7 @@ void confine_join_groups(const struct confinement *conf, pid_t child) {
     }
     close(fd);
   }
-  tell_first(conf, TELL_LIMITED);
-}
-
-/* ---- stopping ------------------------------------------------------------------------------------------------------------ */
-
-/* A folder of /proc serves as a handle on its process: no number is reused between looking and signalling. */
-static int kill_one(int proc, const char *number) {
-  int handle = openat(proc, number, O_DIRECTORY | O_CLOEXEC), result;
-  if (handle < 0) return -1;
-  result = (int)syscall(SYS_PIDFD_SEND_SIGNAL, handle, SIGKILL, NULL, 0);
-  close(handle);
-  return result;
-}
-
-typedef int each_process(int proc, const char *number, void *context);
-
-/* Calls for every process of the place but its first. Returns how many there were. */
-static int for_each(int proc, each_process *call, void *context) {
-  int copy = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), count = 0;
-  DIR *listing = copy < 0 ? NULL : fdopendir(copy);
-  struct dirent *entry;
-  if (!listing) return 0;
-  while ((entry = readdir(listing))) {
-    if (entry->d_name[0] < '0' || entry->d_name[0] > '9' || !strcmp(entry->d_name, "1")) continue;
-    count += call(proc, entry->d_name, context);
-  }
-  closedir(listing);
-  return count;
-}
-
-static int read_text(int proc, const char *number, const char *name, char *text, size_t size) {
-  char path[64];
-  int fd;
-  ssize_t got;
-  snprintf(path, sizeof path, "%s/%s", number, name);
-  fd = openat(proc, path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  got = read(fd, text, size - 1);
-  close(fd);
-  if (got <= 0) return 0;
-  text[got] = 0;
-  return 1;
-}
-
-/* The text after so many spaces; NULL when there are fewer. */
-static const char *field_after(const char *text, int spaces) {
-  while (text && spaces--) text = (text = strchr(text, ' ')) ? text + 1 : NULL;
-  return text;
-}
-
-/* Only what had begun before: a command that starts while the guilty are being ended is none of them. */
-static int kill_each(int proc, const char *number, void *context) {
-  char text[1024];
-  const char *state, *started;
-  /* The program's name stands in brackets and may hold anything. */
-  if (!read_text(proc, number, "stat", text, sizeof text) || !(state = strrchr(text, ')'))) return 0;
-  started = field_after(state, 20);
-  if (!started || state[2] == 'Z' || strtoull(started, NULL, 10) >= *(unsigned long long *)context) return 0;
-  return kill_one(proc, number) == 0;
-}
-
-static void kill_all(int proc) {
-  struct timespec now, pause = {.tv_nsec = 1000000};
-  unsigned long long until, ticks = getauxval(AT_CLKTCK);
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  until = (unsigned long long)now.tv_sec * ticks + (unsigned long long)now.tv_nsec * ticks / 1000000000;
-  for (int pass = 0; pass < KILL_PASSES && for_each(proc, kill_each, &until); pass++) nanosleep(&pause, NULL);
-}
-
-/* ---- memory -------------------------------------------------------------------------------------------------------------- */
-
-struct memory {
-  bytes total, largest;
-  int exact;
-  char victim[24];
-};
-
-/* Cheap: resident less shared pages. Exact: the proportional share, which counts a page of a fork once. */
-static int add_memory(int proc, const char *number, void *context) {
-  struct memory *sum = context;
-  char text[2048], *found;
-  const char *sizes;
-  bytes used;
-  if (sum->exact) {
-    if (!read_text(proc, number, "smaps_rollup", text, sizeof text) || !(found = strstr(text, "\nPss:"))) return 0;
-    used = strtoull(found + 5, NULL, 10) * 1024;
-  } else {
-    bytes resident, shared;
-    if (!read_text(proc, number, "statm", text, sizeof text) || !(sizes = field_after(text, 1))) return 0;
-    resident = strtoull(sizes, &found, 10);
-    shared = strtoull(found, NULL, 10);
-    used = (resident > shared ? resident - shared : 0) * getauxval(AT_PAGESZ);
-  }
-  sum->total += used;
-  if (used > sum->largest) {
-    sum->largest = used;
-    snprintf(sum->victim, sizeof sum->victim, "%s", number);
-  }
-  return 1;
-}
-
-static void watch_memory(const struct confinement *conf, int proc, int shm) {
-  struct memory sum = {0};
-  struct statvfs files = {0};
-  bytes in_files = 0;
-  if (shm >= 0 && !fstatvfs(shm, &files)) in_files = (bytes)(files.f_blocks - files.f_bfree) * files.f_frsize;
-  for_each(proc, add_memory, &sum);
-  if (sum.total + in_files <= conf->watch_memory) return;
-  sum = (struct memory){.exact = 1};
-  for_each(proc, add_memory, &sum);
-  if (sum.total + in_files <= conf->watch_memory || !sum.victim[0]) return;
-  tell(conf, "{\"event\": \"memory\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", sum.total + in_files, conf->watch_memory);
-  tell_first(conf, TELL_MEMORY);
-  kill_one(proc, sum.victim);
-}
-
-/* ---- disk ---------------------------------------------------------------------------------------------------------------- */
-
-/* Blocks below a folder of this file system; links are not followed. */
-static bytes measure(int folder, dev_t device, int depth) {
-  DIR *listing = fdopendir(folder);
-  struct dirent *entry;
-  struct stat found;
-  bytes total = 0;
-  if (!listing) {
-    close(folder);
-    return 0;
-  }
-  while ((entry = readdir(listing))) {
-    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
-    if (fstatat(dirfd(listing), entry->d_name, &found, AT_SYMLINK_NOFOLLOW) || found.st_dev != device) continue;
-    total += (bytes)found.st_blocks * 512 / (S_ISREG(found.st_mode) && found.st_nlink > 1 ? found.st_nlink : 1);
-    if (S_ISDIR(found.st_mode) && depth < MAX_DEPTH) {
-      int child = openat(dirfd(listing), entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-      if (child >= 0) total += measure(child, device, depth + 1);
-    }
-  }
-  closedir(listing);
-  return total;
-}
-
-struct disk {
-  bytes measured, filled, armed; /* of the folder, of its file system at that time, and what it takes to act again */
-  long long next_ms, due_ms;
-};
-
-static void watch_disk(const struct confinement *conf, struct disk *disk, int proc, int folder) {
-  struct statvfs files;
-  struct stat own;
-  long long start = now_ms(), spent;
-  bytes filled, limit = conf->watch_disk;
-  if (start < disk->next_ms || fstatvfs(folder, &files) || fstat(folder, &own)) return;
-  filled = (bytes)(files.f_blocks - files.f_bfree) * files.f_frsize;
-  /* Measuring costs: it is done when the growth of the file system could be ours and too much, and now and then if it moved. */
-  if (filled == disk->filled) return;
-  if (start < disk->due_ms && (filled < disk->filled || disk->measured + (filled - disk->filled) <= limit)) return;
-  disk->measured = measure(openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), own.st_dev, 0);
-  disk->filled = filled;
-  spent = now_ms() - start;
-  disk->next_ms = start + spent * WALK_SHARE;
-  disk->due_ms = start + REWALK_MS;
-  if (disk->measured <= limit) {
-    disk->armed = limit;
-  } else if (disk->measured > disk->armed) {
-    /* Told before it is done: whoever sees a command end can see why. */
-    tell(conf, "{\"event\": \"disk\", \"used_bytes\": %llu, \"limit_bytes\": %llu}\n", disk->measured, limit);
-    tell_first(conf, TELL_DISK);
-    kill_all(proc);
-    /* Over the limit, what cleans up may run; what grows further is stopped again. */
-    disk->armed = disk->measured + limit / 16;
-  }
+  confine_tell_first(conf, TELL_LIMITED);
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------------------- */
@@ -455,16 +277,16 @@ static void network_lost(struct confinement *conf, int expected) {
     _exit(0);
   }
   if (child > 0) waitpid(child, NULL, 0);
-  if (!expected) tell(conf, "{\"event\": \"network_lost\", \"pid\": %d}\n", conf->slirp_pid);
-  tell_first(conf, TELL_NO_NETWORK);
+  if (!expected) confine_tell(conf, "{\"event\": \"network_lost\", \"pid\": %d}\n", conf->slirp_pid);
+  confine_tell_first(conf, TELL_NO_NETWORK);
   conf->slirp_pid = 0;
 }
 
 static void tell_ending(const struct confinement *conf, int status) {
   if (WIFSIGNALED(status))
-    tell(conf, "{\"event\": \"ended\", \"signal\": %d}\n", WTERMSIG(status));
+    confine_tell(conf, "{\"event\": \"ended\", \"signal\": %d}\n", WTERMSIG(status));
   else
-    tell(conf, "{\"event\": \"ended\", \"exit_code\": %d}\n", WEXITSTATUS(status));
+    confine_tell(conf, "{\"event\": \"ended\", \"exit_code\": %d}\n", WEXITSTATUS(status));
 }
 
 /* Who removes the place says so by SIGTERM: its networking ends at the same time as its processes. */
@@ -496,11 +318,10 @@ static void read_first(struct confinement *conf, pid_t first) {
 }
 
 int confine_guard(struct confinement *conf, pid_t first, pid_t child) {
-  int status = 0, proc = -1, shm = -1, folder = -1, ending = 0;
+  int status = 0, ending = 0;
   struct pollfd wait_for[] = {{.fd = open_signals(), .events = POLLIN}, {.fd = conf->told, .events = POLLIN}};
-  struct disk disk = {.armed = conf->watch_disk};
+  struct watched watch = confine_watch_begin(conf);
   int watching = conf->watch_memory || conf->watch_disk;
-  if (conf->watch_disk) folder = open(conf->disk_folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   for (int i = 0; i < conf->kept_count; i++) close(conf->kept[i]);
   if (chdir("/")) return 1;
   for (;;) {
@@ -508,12 +329,11 @@ int confine_guard(struct confinement *conf, pid_t first, pid_t child) {
     while ((ended = waitpid(-1, &status, WNOHANG)) > 0 && ended != child)
       if (ended == conf->slirp_pid) network_lost(conf, ending);
     if (ended == child || (ended < 0 && errno == ECHILD)) break;
-    if (watching && proc < 0) {
-      proc = open_processes(first);
-      if (proc >= 0 && conf->watch_memory) shm = open_inside(first, "dev/shm");
+    if (watching && watch.proc < 0) {
+      watch.proc = open_processes(first);
+      if (watch.proc >= 0 && conf->watch_memory) watch.shm = open_inside(first, "dev/shm");
     }
-    if (conf->watch_memory && proc >= 0) watch_memory(conf, proc, shm);
-    if (conf->watch_disk && proc >= 0 && folder >= 0) watch_disk(conf, &disk, proc, folder);
+    if (watching && watch.proc >= 0) confine_watch(conf, &watch);
     wait_for[1].fd = conf->told;
     poll(wait_for, 2, watching ? LOOK_MS : -1);
     ending |= read_signals(conf, wait_for[0].fd, child);

@@ -27,8 +27,59 @@ while True:
     except OSError:
         time.sleep(0.01)
 """
-HOG = "import time\nheld = []\nwhile True: held.append(bytearray(8 << 20)); time.sleep(0.002)"
-DISK_HOG = "i=0; while :; do i=$((i+1)); head -c 4194304 /dev/zero > /app/f$i || exit 3; done"
+HOGS = {
+    "its own": "import time\nheld = []\nwhile True: held.append(bytearray(8 << 20)); time.sleep(0.002)",
+    "shared with its children": """
+import mmap, time
+held = []
+while True:
+    held.append(mmap.mmap(-1, 8 << 20))
+    held[-1].write(bytes(8 << 20))
+    time.sleep(0.002)
+""",
+    "a file that has no name": """
+import os, time
+held = os.memfd_create("held")
+while True:
+    os.write(held, bytes(8 << 20))
+    time.sleep(0.002)
+""",
+}
+SHARED = """
+import mmap, os, time
+held = mmap.mmap(-1, 40 << 20)
+held.write(bytes(40 << 20))
+for _ in range(4):
+    if not os.fork():
+        held.find(b"x")
+        time.sleep(0.5)
+        os._exit(0)
+for _ in range(4): os.wait()
+"""
+"""What five processes have in common is there once."""
+DISK_HOG = """
+def grow(remove=False):
+    held = []
+    while True:
+        held.append(open(f"f{len(held)}", "wb", buffering=0))
+        if remove: os.unlink(held[-1].name)
+        held[-1].write(bytes(4 << 20))
+
+import os
+os.makedirs("/app/hog")
+os.chdir("/app/hog")
+"""
+DISK_HOGS = {
+    "files": "grow()",
+    "files that were removed and are open": "grow(remove=True)",
+    "below more folders than are open at once": """
+for _ in range(250):
+    os.mkdir("d")
+    os.chdir("d")
+grow()
+""",
+    "in a folder that its owner can't list": "os.chmod('.', 0o300)\ngrow()",
+}
 
 
 async def with_place(world: World, use: Any, **limits: Any) -> Any:
@@ -165,12 +216,12 @@ def test_never_more_processes_than_the_limit_and_what_the_helper_needs(way: str)
     assert MOST_PROCESSES - 4 <= most <= MOST_PROCESSES + 17
 
 
-async def hogged(place: Place) -> tuple[Completed, Completed, float]:
+async def hogged(place: Place) -> tuple[dict[str, Completed], Completed, float]:
     clock = SystemClock()
     start = clock.monotonic()
-    ended = await place.run(Command(["python3", "-c", HOG], timeout_seconds=20))
+    ended = {what: await place.run(Command(["python3", "-c", hog], timeout_seconds=20)) for what, hog in HOGS.items()}
     spent = clock.monotonic() - start
-    return ended, await place.run(Command(["echo", "alive"])), spent
+    return ended, await place.run(Command(["python3", "-c", SHARED])), spent
 
 
 async def memory(world: World, watched: bool) -> Any:
@@ -183,15 +234,17 @@ def test_a_memory_hog_ends_soon_as_limited_and_the_place_goes_on(way: str, watch
     levels, (ended, after, spent) = act(way, memory, watched)
     if watched:
         assert levels["memory"] is Level.WATCHED
-    assert ended.ending is Ending.LIMITED
-    assert "memory limit of 100663296 bytes" in ended.detail
-    assert after.stdout == b"alive\n"
+    assert {what: one.ending for what, one in ended.items()} == dict.fromkeys(HOGS, Ending.LIMITED)
+    assert all("memory limit of 100663296 bytes" in one.detail for one in ended.values())
+    assert after.ok, after
     assert spent < within(10)
 
 
-async def filled(place: Place) -> tuple[Completed, Completed, Completed]:
-    ended = await place.run(Command(["sh", "-c", DISK_HOG], timeout_seconds=20))
-    cleaned = await place.run(Command(["sh", "-c", "rm -f /app/f* && echo cleaned"]))
+async def filled(place: Place) -> tuple[dict[str, Completed], list[bytes], Completed]:
+    ended, cleaned = {}, []
+    for what, hog in DISK_HOGS.items():
+        ended[what] = await place.run(Command(["python3", "-c", DISK_HOG + hog], timeout_seconds=20))
+        cleaned.append((await place.run(Command(["sh", "-c", "chmod 700 /app/hog && rm -rf /app/hog && echo cleaned"]))).stdout)
     return ended, cleaned, await place.run(Command(["sh", "-c", "head -c 268435456 /dev/zero > /app/one; echo $?"]))
 
 
@@ -203,9 +256,9 @@ async def disk(world: World) -> Any:
 def test_a_disk_hog_ends_soon_as_limited_and_one_file_never_passes_the_limit(way: str) -> None:
     levels, (ended, cleaned, one) = act(way, disk)
     assert levels["disk"] is Level.WATCHED
-    assert ended.ending is Ending.LIMITED
-    assert "disk limit of 50331648 bytes" in ended.detail
-    assert cleaned.stdout == b"cleaned\n"
+    assert {what: one.ending for what, one in ended.items()} == dict.fromkeys(DISK_HOGS, Ending.LIMITED)
+    assert all("disk limit of 50331648 bytes" in one.detail for one in ended.values())
+    assert cleaned == [b"cleaned\n"] * len(DISK_HOGS)
     assert one.stdout.strip() not in {b"0", b""}
 
 
