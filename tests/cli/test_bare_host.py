@@ -24,5 +24,14 @@ def test_nothing_but_the_users_own_word_lets_a_task_onto_the_bare_host(cli: Cli,
 def test_the_users_own_word_does(cli: Cli) -> None:
     touched = cli.cwd / "touched"
     folder = bundle(cli.cwd / "b", a=[BOX, {**shell(f"touch {touched}"), "base_dir": "/tmp"}])
-    assert cli("run", folder, "--json", "--unsafe-host").code == 0
+    answer = cli("run", folder, "--json", "--unsafe-host")
+    assert answer.code == 0
     assert touched.exists()
+    assert "removed or replaced" not in answer.err
+
+
+def test_a_run_whose_record_was_removed_under_it_says_that_it_is_lost(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=[BOX, {**shell(f"rm {cli.home / 'state/agent-env/agent-env.db'}*"), "base_dir": "/tmp"}])
+    answer = cli("run", folder, "--json", "--unsafe-host")
+    assert answer.json["runs"][0]["status"] == "completed"
+    assert "agent-env.db was removed or replaced meanwhile" in answer.err

@@ -97,6 +97,8 @@ NO_TEXT = os.fsdecode(b"b\xffd")
         ["runs", "list", "--task", NO_TEXT],
         ["artifact", "put", "x", "--id", NO_TEXT],
         ["exec", NO_TEXT, "--", "true"],
+        ["task", "validate", NO_TEXT],
+        ["bundle", "new", NO_TEXT],
         ["run", ""],
         ["run", "hello", "--output", ""],
         ["bundle", "check", ""],
@@ -110,6 +112,12 @@ def test_cl02_an_argument_that_is_no_text_or_empty_is_refused_before_anything_el
     assert answer.code == 2, answer.all
     assert "not UTF-8 text" in answer.err or "empty" in answer.err
     assert "--debug" not in answer.err
+
+
+def test_a_state_folder_whose_name_is_no_text_keeps_runs_all_the_same(cli: Cli) -> None:
+    elsewhere = {"XDG_STATE_HOME": str(cli.home / NO_TEXT)}
+    assert cli("run", "hello", env=elsewhere).code == 0
+    assert len(cli("runs", "list", "--json", env=elsewhere).json["runs"]) == 1
 
 
 def test_cl02_what_of_a_folder_cannot_be_stored_is_told_and_never_left_out_in_silence(cli: Cli) -> None:

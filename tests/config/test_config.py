@@ -342,7 +342,15 @@ def test_tp12_a_home_that_this_user_cannot_look_into_is_one_that_can_not_be_writ
         environ = {"HOME": str(tmp_path / "closed/home"), "TMPDIR": folder}
         root, notes = in_child(lambda: state_root(environ), ordinary=True)
         assert root.parent == Path(folder)
-    assert "can't be written" in notes[0]
+        assert "can't be written" in notes[0]
+        assert "not looked at" not in notes[0]
+        held = Path(folder, "state/agent-env")
+        held.mkdir(parents=True)
+        (held / "agent-env.db").touch()
+        held.chmod(0o555)
+        _, notes = in_child(lambda: state_root({"XDG_STATE_HOME": str(held.parent), "TMPDIR": folder}), ordinary=True)
+        held.chmod(0o755)
+    assert f"what {held} holds is not looked at" in notes[0]
 
 
 def test_tp12_variables_move_the_state(tmp_path: Path) -> None:

@@ -267,6 +267,19 @@ def test_rs03_a_truncated_file_is_an_error_that_names_it(tmp_path: Path) -> None
         read_all()
 
 
+def test_a_file_that_was_removed_or_replaced_meanwhile_is_known_to_keep_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    with Database.open(f"sqlite:///{path}") as db:
+        db.write(setting("a"))
+        kept = [db.keeps_what_was_written()]
+        path.unlink()
+        db.write(setting("b"))
+        kept.append(db.keeps_what_was_written())
+        path.touch()
+        kept.append(db.keeps_what_was_written())
+    assert kept == [True, False, False]
+
+
 def test_a_file_that_stays_locked_is_an_error_after_the_limit(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
     with Database.open(url) as holder, Database.open(url, limits=replace(DEFAULT_LIMITS, database_busy_seconds=0.05)) as waiter:

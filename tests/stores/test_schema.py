@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import StorageError
 from agent_env.stores import Database
 from agent_env.stores.freeze import FROZEN, dump, head
@@ -70,6 +73,18 @@ def test_an_older_revision_is_migrated_when_it_is_opened(tmp_path: Path) -> None
         assert db.read(lambda tx: tx.execute("SELECT count(*) AS n FROM runs"))[0].n == 0
     made_by_alembic, made_from_text = dump(path).splitlines(), FROZEN.read_text().splitlines()
     assert made_by_alembic[2:] == made_from_text[2:]
+
+
+def test_a_migration_that_another_process_keeps_waiting_says_so_and_is_done_later(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    impatient = replace(DEFAULT_LIMITS, database_busy_seconds=0.05)
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        holder.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StorageError, match=r"old\.db stayed locked by another process.*database_busy_seconds"):
+            Database.open(f"sqlite:///{path}", limits=impatient)
+    Database.open(f"sqlite:///{path}").close()
+    assert "CREATE TABLE runs" in dump(path)
 
 
 def test_a_newer_revision_is_refused_with_what_to_do(database_url: str) -> None:

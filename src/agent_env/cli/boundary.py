@@ -19,6 +19,8 @@ from agent_env.errors import AgentEnvError, Problem, ProblemsError
 
 PROGRAM = "agent-env"
 COMPLETE_VARIABLE = "_AGENT_ENV_COMPLETE"
+SHOWN_CHARACTERS = 200
+"""Of a path in a message: its end."""
 
 
 class InterruptionError(Exception):
@@ -130,6 +132,9 @@ def _describe(error: BaseException) -> tuple[int, dict[str, Any]]:
             return 1, _facts(refused.code, refused.message, refused.hint)
         case FileNotFoundError() if _folder_is_gone():
             return 2, _facts("no_folder", "the folder that this command was started in has been removed", "go to one that exists: cd ~")
+        case UnicodeEncodeError() if "surrogate" in error.reason:  # a name of the file system, whose bytes Python carries so
+            name = repr(error.object if len(error.object) <= SHOWN_CHARACTERS else f"…{error.object[-SHOWN_CHARACTERS:]}")
+            return 2, _facts("not_text", f"{name} is not UTF-8 text, as every name and path that is kept must be", "rename it")
         case OSError() if error.filename is not None:
             return 1, _facts("os", f"{error.filename}: {error.strerror or error}", "run again with --debug for the traceback")
         case _:

@@ -163,6 +163,9 @@ async def opened_engine(config: Config | None = None) -> AsyncIterator[Engine]:
         if context is not None:
             state_of(context).redact.also(engine.redactor.redact)
         yield engine
+        database = engine.stores.db
+        if not database.keeps_what_was_written():
+            note(f"warning: the run database {database.name} was removed or replaced meanwhile, and with it what this command recorded")
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from agent_env.errors import ConfigError
@@ -43,7 +44,9 @@ def state_root(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
     if private.is_symlink() or status.st_uid != uid or status.st_mode & 0o077:
         raise ConfigError(f"{private} is not a private folder of this user", hint=f"remove it, or set {STATE_VARIABLE}")
     why = f"{wanted} can't be written" if wanted else "this user has no home folder"
-    return private, (f"{why}, so runs are kept in {private}, which a reboot may empty; set {STATE_VARIABLE} to keep them elsewhere",)
+    unseen = f"; what {wanted} holds is not looked at" if wanted is not None and _holds_something(wanted) else ""
+    advice = f"which a reboot may empty{unseen}; set {STATE_VARIABLE} to keep them elsewhere"
+    return private, (f"{why}, so runs are kept in {private}, {advice}",)
 
 
 def _usual_root(environ: Mapping[str, str]) -> Path | None:
@@ -52,6 +55,12 @@ def _usual_root(environ: Mapping[str, str]) -> Path | None:
         return Path(state_home) / "agent-env"
     home = home_folder(environ)
     return home / ".local/state/agent-env" if home is not None else None
+
+
+def _holds_something(folder: Path) -> bool:
+    with suppress(OSError):
+        return any(folder.iterdir())
+    return False
 
 
 def _writable(path: Path) -> bool:

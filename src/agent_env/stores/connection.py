@@ -90,6 +90,10 @@ class Backend(Protocol):
         """A new connection."""
         ...
 
+    def keeps_what_was_written(self) -> bool:
+        """Whether what was committed is still in the database that its name leads to."""
+        ...
+
     def close(self) -> None:
         """Gives up what connections share."""
         ...

@@ -74,6 +74,10 @@ class Database:
         """How messages call it: a path, or a URL without its password."""
         return self._backend.name
 
+    def keeps_what_was_written(self) -> bool:
+        """Whether the database's name still leads to what was written through this; a file can be removed or replaced meanwhile."""
+        return self._backend.keeps_what_was_written()
+
     def read(self, fn: Callable[[Connection], T]) -> T:
         """Runs `fn` on one consistent snapshot, in the calling thread."""
         try:

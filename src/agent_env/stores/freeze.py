@@ -19,7 +19,7 @@ def head() -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "head.db"
         path.touch()
-        migrate_sqlite(path, None)
+        migrate_sqlite(path, None, busy_seconds=0)
         return dump(path)
 
 

@@ -85,4 +85,4 @@ class InstallationKey:
 def home_of(state_root: Path) -> str:
     """The label of the installation with this state folder: derived from machine, user and path."""
     identity = f"{host.machine_id() or socket.gethostname()}\0{os.getuid()}\0{state_root.resolve()}"
-    return hashlib.sha256(identity.encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(identity)).hexdigest()[:16]

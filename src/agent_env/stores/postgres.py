@@ -65,6 +65,10 @@ class PostgresBackend:
         with _mapped(self.name):
             return PostgresSession((self._engine if write else self._reading).connect(), self.name)
 
+    def keeps_what_was_written(self) -> bool:
+        """A server takes nothing for a database that is gone."""
+        return True
+
     def close(self) -> None:
         """Closes the pool."""
         self._engine.dispose()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from agent_env.errors import StorageError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
 HEAD = "0002"
 """The newest revision; a test holds it equal to alembic's head."""
@@ -42,19 +42,32 @@ def migrate(connection: Connection, stored: str | None, name: str) -> None:
     command.upgrade(config, HEAD)
 
 
-def migrate_sqlite(path: Path, stored: str | None) -> None:
+def migrate_sqlite(path: Path, stored: str | None, *, busy_seconds: float) -> None:
     """Brings a SQLite file to `HEAD`, all or nothing.
 
     Raises:
         StorageError: A newer agent-env wrote it, or it is some other program's.
+        sqlite3.Error: It can't be done: the disk is full, another process has held the file's lock for longer than `busy_seconds`.
     """
     import sqlite3
 
     from sqlalchemy import create_engine
+    from sqlalchemy.exc import DBAPIError
     from sqlalchemy.pool import NullPool
 
-    # The driver's own transaction handling would commit before each DDL statement.
-    engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(path, isolation_level=None), poolclass=NullPool)
+    def connected() -> sqlite3.Connection:
+        # The driver's own transaction handling would commit before each DDL statement.
+        return sqlite3.connect(path, timeout=busy_seconds, isolation_level=None)
+
+    try:
+        _migrate_sqlite(create_engine("sqlite://", creator=connected, poolclass=NullPool), path, stored)
+    except DBAPIError as error:
+        if isinstance(error.orig, sqlite3.Error):
+            raise error.orig from error
+        raise
+
+
+def _migrate_sqlite(engine: Engine, path: Path, stored: str | None) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         connection.exec_driver_sql("BEGIN EXCLUSIVE")

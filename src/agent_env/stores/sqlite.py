@@ -33,6 +33,7 @@ class SqliteBackend:
     def __init__(self, url: str, limits: Limits) -> None:
         self._path, self._synchronous = parse_url(url)
         self._limits = limits
+        self._written: tuple[int, int] | None = None
         self.name = str(self._path)
 
     def prepare(self) -> None:
@@ -53,7 +54,8 @@ class SqliteBackend:
             return
         stored = self._revision()
         if stored != HEAD:
-            migrate_sqlite(self._path, stored)
+            with _mapped(self.name):
+                migrate_sqlite(self._path, stored, busy_seconds=self._limits.database_busy_seconds)
 
     def _create(self) -> None:
         """Makes the file aside, without waiting for the disk at each step, then syncs it once and moves it into place."""
@@ -97,11 +99,24 @@ class SqliteBackend:
     def connect(self, *, write: bool) -> SqliteSession:
         """A new connection; one that only reads refuses to write."""
         session = self._open()
+        if write and self._written is None:
+            self._written = self._identity()
         with _mapped(self.name):
             session.connection.execute(f"PRAGMA synchronous={self._synchronous}")
             if not write:
                 session.connection.execute("PRAGMA query_only=ON")
         return session
+
+    def keeps_what_was_written(self) -> bool:
+        """Whether the file that was opened to write is still the one under its name; one that was removed takes writes all the same."""
+        return self._written is None or self._written == self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
     def _open(self) -> SqliteSession:
         with _mapped(self.name):
