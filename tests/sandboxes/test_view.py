@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,6 +20,7 @@ from agent_env.sandboxes.confined import limits, probe
 from agent_env.sandboxes.local.examine import examine
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.sandboxes.local.trial import trial
+from tests.busy import within
 from tests.sandboxes.people import MINE, SECRET, WAYS, World, act, spec, world
 
 
@@ -166,6 +168,16 @@ def test_doctor_is_told_every_part_with_a_hint_for_what_is_missing() -> None:
     assert "its sockets' names" in missing["outbound network"].hint
     helped = {finding.name: finding for finding in probe.findings(nothing, probe.Finding("container engine", True, "an engine"))}
     assert helped["confined places"].ok
+
+
+def test_where_nobody_may_make_user_namespaces_bubblewrap_does_not_help_either() -> None:
+    say = "from agent_env.sandboxes.confined.probe import survey; m = survey(); print(m.user_namespaces, m.for_nobody, m.can_confine)"
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -c "$1"'
+    nested = ["unshare", "--user", "--map-root-user", "sh", "-c", script, sys.executable, say]
+    if subprocess.run([*nested[:3], "true"], check=False).returncode:
+        pytest.skip("agentenv-capability-missing: user_namespaces")
+    done = subprocess.run(nested, capture_output=True, text=True, check=True, timeout=within(20))
+    assert done.stdout == "user.max_user_namespaces is 0 True False\n"
 
 
 async def tried(world: World) -> probe.Finding:

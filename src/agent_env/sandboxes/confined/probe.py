@@ -17,6 +17,15 @@ from agent_env import host
 OLDEST_PYTHON = (3, 9)
 _CONTROLLERS = ("memory", "cpu")
 _WHOLE_RANGE = 2**32 - 1
+_NONE_ALLOWED = "user.max_user_namespaces is 0"
+_ONLY_ROOT = "kernel.unprivileged_userns_clone is 0"
+_ONLY_PROFILES = "kernel.apparmor_restrict_unprivileged_userns is 1"
+_SWITCHES = {
+    _NONE_ALLOWED: "sysctl user.max_user_namespaces=16384",
+    _ONLY_ROOT: "sysctl kernel.unprivileged_userns_clone=1",
+    _ONLY_PROFILES: "sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+}
+"""Why there are no user namespaces → what allows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +46,9 @@ class Machine:
     is_root: bool
     """Real root: uid 0 with every id of the outermost user namespace."""
     user_namespaces: str = ""
-    """Why there are none; empty when there are."""
+    """Why this user can make none; empty when it can."""
+    for_nobody: bool = False
+    """Nor can anybody else, so bubblewrap, which some machines allow alone, is of no use either."""
     bwrap: str | None = None
     slirp: str | None = None
     slirp_problem: str = ""
@@ -53,7 +64,7 @@ class Machine:
     @property
     def can_confine(self) -> bool:
         """A place can be confined at all."""
-        return self.is_root or self.bwrap is not None or not self.user_namespaces
+        return not self.user_namespaces or (self.bwrap is not None and not self.for_nobody)
 
 
 @cache
@@ -66,9 +77,11 @@ def survey() -> Machine:
     version, controllers = _control_groups()
     slirp, problem = _slirp(is_root)
     python, detail = python_for_inside(Path("/usr"), Path(sys.base_prefix))
+    never = _problem_of_all()
     return Machine(
         is_root=is_root,
-        user_namespaces="" if is_root else _user_namespaces_problem(),
+        user_namespaces=never or ("" if is_root else _problem_of_others()),
+        for_nobody=never != "",
         bwrap=shutil.which("bwrap"),
         slirp=slirp,
         slirp_problem=problem,
@@ -95,7 +108,7 @@ def findings(machine: Machine, engine: Finding) -> Iterator[Finding]:
     who = "root: private ids for every place" if machine.is_root else f"uid {os.geteuid()}: places share this user's id"
     yield Finding("user", True, who)
     problem = machine.user_namespaces
-    yield Finding("user namespaces", not problem, problem or "usable", "" if not problem else "sysctl user.max_user_namespaces=16384")
+    yield Finding("user namespaces", not problem, problem or "usable", _SWITCHES.get(problem, ""))
     yield Finding(
         "bubblewrap", machine.bwrap is not None, machine.bwrap or "not installed", "" if machine.bwrap else "apt install bubblewrap"
     )
@@ -138,19 +151,27 @@ def _whole_range() -> bool:
     return first[:2] == ["0", "0"] and int(first[2]) >= _WHOLE_RANGE
 
 
-def _user_namespaces_problem() -> str:
-    switches = {
-        "/proc/sys/user/max_user_namespaces": ("0", "user.max_user_namespaces is 0"),
-        "/proc/sys/kernel/unprivileged_userns_clone": ("0", "kernel.unprivileged_userns_clone is 0"),
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "kernel.apparmor_restrict_unprivileged_userns is 1"),
-    }
-    for path, (forbidding, problem) in switches.items():
-        try:
-            if Path(path).read_text().strip() == forbidding:
-                return problem
-        except OSError:
-            continue
-    return "" if Path("/proc/self/ns/user").exists() else "the kernel has none"
+def _problem_of_all() -> str:
+    """What keeps everybody, root and bubblewrap too, from making a user namespace."""
+    if not Path("/proc/self/ns/user").exists():
+        return "the kernel has none"
+    return _NONE_ALLOWED if _reads("/proc/sys/user/max_user_namespaces", "0") else ""
+
+
+def _problem_of_others() -> str:
+    """What keeps those that are neither root nor a program that this machine allows."""
+    if _reads("/proc/sys/kernel/unprivileged_userns_clone", "0"):
+        return _ONLY_ROOT
+    if _reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"):
+        return _ONLY_PROFILES
+    return ""
+
+
+def _reads(path: str, value: str) -> bool:
+    try:
+        return Path(path).read_text().strip() == value
+    except OSError:
+        return False
 
 
 def _slirp(is_root: bool) -> tuple[str | None, str]:

@@ -224,9 +224,9 @@ class LocalProvider(Confining):
     def _can_confine(self) -> bool:
         match self._options.confiner:
             case "bwrap":
-                return self.machine.bwrap is not None
+                return self.machine.bwrap is not None and not self.machine.for_nobody
             case "helper":
-                return self.machine.is_root or not self.machine.user_namespaces
+                return not self.machine.user_namespaces
         return self.machine.can_confine
 
     def _in_container(self) -> bool:
@@ -323,7 +323,7 @@ class LocalProvider(Confining):
         return self._containers.beside(facts, epoch=epoch, token=token)
 
 
-_NO_CONFINEMENT = "this machine can confine nothing: its users may not make user namespaces, and bubblewrap is not installed"
+_NO_CONFINEMENT = "this machine can confine nothing: its users may not make user namespaces, nor may bubblewrap where it is installed"
 _UNSAFE_HINT = (
     "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), install bubblewrap, or start a container engine, a "
     "container of which then plays the machine; --unsafe-host runs without a sandbox, on a machine you can lose"

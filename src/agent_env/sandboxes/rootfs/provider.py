@@ -72,7 +72,7 @@ class RootfsProvider(Confining):
                 found.append(error.message)
         if spec.network is not None and spec.network_mode is NetworkMode.ALLOWLIST:
             found += policy_problems(spec.network.allow_hosts, spec.network.allow_cidrs)
-        if not self.machine.is_root and self.machine.user_namespaces:
+        if self.machine.user_namespaces:
             found.append(f"{_NO_NAMESPACES} ({self.machine.user_namespaces})")
         return found
 
