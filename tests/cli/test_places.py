@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import pty
 import select
 import shlex
+import signal
 import subprocess
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from agent_env.cli import terminal
 from agent_env.cli.copying import Remote, side
+from agent_env.places import Command, Completed, Ending, Place
+from tests.busy import within
 from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import BOX, graded
 from tests.cli.test_run import sandboxes
@@ -56,6 +63,40 @@ def test_exec_ends_when_its_reader_left_also_what_ignores_the_signal(cli: Cli, k
         ["bash", "-c", text], env=cli.environ(), cwd=cli.cwd, capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert (done.stdout.split(), done.stderr) == (["first", "141"], "")
+
+
+class Flooding:
+    """A command whose output is held up while somebody reads it, and that therefore tells no ending."""
+
+    def __init__(self) -> None:
+        self.unread = asyncio.Event()
+
+    async def output(self) -> AsyncIterator[tuple[int, bytes]]:
+        try:
+            while True:
+                yield 1, b"more"
+        finally:
+            self.unread.set()
+
+    async def wait(self) -> Completed:
+        async with asyncio.timeout(within(5)):
+            await self.unread.wait()
+        return Completed(Ending.SIGNALLED, signal=9)
+
+    async def nothing(self, *_: object) -> None: ...
+
+    kill = close_stdin = aclose = nothing
+
+
+def test_a_command_that_floods_a_reader_who_left_is_waited_for_without_reading_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "reader_left", lambda: True)
+
+    class Started:
+        async def start(self, command: Command) -> Flooding:
+            return Flooding()
+
+    done = asyncio.run(terminal.pass_through(cast("Place", Started()), Command(["yes"]), None))
+    assert done.signal == signal.SIGPIPE
 
 
 def test_exec_mistakes_are_one_line(cli: Cli, kept: str) -> None:

@@ -124,8 +124,10 @@ async def pass_through(
         async for stream, data in process.output():
             write_bytes(redacted[stream].feed(data) if redacted else data, to_stderr=stream == 2)
             if reader_left():
-                await process.kill()  # it may ignore SIGPIPE, and write to nobody until its time limit
-                return _broken_pipe(await process.wait())
+                break
+        if reader_left():
+            await process.kill()  # it may ignore SIGPIPE, and write to nobody until its time limit
+            return _broken_pipe(await process.wait())  # behind the loop: while that reads, nobody else takes what it has not
         for stream, rest in redacted.items():
             write_bytes(rest.flush(), to_stderr=stream == 2)
         return await process.wait()
