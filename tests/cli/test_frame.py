@@ -203,12 +203,17 @@ def test_completion_of_bash_completes_commands_and_options(cli: Cli) -> None:
         text = f"source {script}; COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _agent_env_completion agent-env; " + (
             'printf "%s\\n" "${COMPREPLY[@]}"'
         )
-        done = subprocess.run(["bash", "-c", text], env=cli.environ(), capture_output=True, text=True, timeout=60, check=True)
-        return done.stdout.split()
+        done = subprocess.run(["bash", "-c", text], cwd=cli.cwd, env=cli.environ(), capture_output=True, text=True, timeout=60, check=True)
+        assert done.stderr == ""
+        return done.stdout.splitlines()
 
     assert complete("agent-env", "ru") == ["run", "runs"]
     assert "--fail-under" in complete("agent-env", "run", "--fail")
     assert complete("agent-env", "runs", "tear") == ["teardown"]
+    (cli.cwd / "hello there").mkdir()
+    assert complete("agent-env", "run", "hel") == ["hello", "hello there"], "names and folders beside each other"
+    assert complete("agent-env", "agent", "chat", "errand", ":", "or") == ["oracle"], "bash puts it behind the colon"
+    assert complete("agent-env", "env", "deploy", "errand", ":") == ["office"]
 
 
 def test_completing_a_command_name_imports_no_command() -> None:
