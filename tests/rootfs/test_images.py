@@ -68,14 +68,16 @@ def test_an_image_is_never_changed_by_its_sandboxes(way: str, folder: Path) -> N
 
 
 LINKED = ("etc", "proc", "dev", ".agentenv", "etc/hosts", "etc/resolv.conf", ".dockerenv")
+NEEDED = {"bin/sh", "bin/ls", "bin/sleep"}
 LED_TO = ("/oldroot/etc", "/", "../../../../oldroot/tmp", "etc", "/proc/1/root/etc")
 
 
 @pytest.mark.parametrize("root", ["overlay", "copy"])
 def test_links_of_an_image_lead_nowhere_outside(root: str, folder: Path) -> None:
     cases = {}
+    whole = {path: content for path, content in busybox_root().items() if not isinstance(content, str) or path in NEEDED}
     for name, target in itertools.product(LINKED, LED_TO):
-        files = {path: content for path, content in busybox_root().items() if path != name and not path.startswith(f"{name}/")}
+        files = {path: content for path, content in whole.items() if path != name and not path.startswith(f"{name}/")}
         links = {"Cmd": images.STAYS, "Env": ["PATH=/bin"], "name": f"image-{len(cases)}"}
         cases[name, target] = images.archive(folder, archive_of(files), link(name, target), **links)
 
