@@ -74,3 +74,4 @@ def test_any_suffix_is_read_as_csv_and_rows_keep_their_lines(tmp_path: Path) -> 
 
 def test_a_row_is_named_by_its_position_and_its_naming_column() -> None:
     assert [row_name(1, {}), row_name(2, {"name": "ada"}), row_name(3, {"id": "x", "name": "ada"})] == ["row 1", "row 2 ada", "row 3 x"]
+    assert [row_name(1, {"id": " \n"}), row_name(2, {"id": "a\nb"}), len(row_name(3, {"id": "x" * 5000}))] == ["row 1", "row 2 a b", 87]

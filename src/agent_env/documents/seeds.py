@@ -22,6 +22,8 @@ SEED_KEY = "seed"
 """The placeholder, `<seed>`, that a call's `--seed` fills, differently for each run and the same in each repetition of the call."""
 NAMING = ("id", "name")
 """Columns whose value also tells a row from the others, the first that has one."""
+NAME_CHARACTERS = 80
+"""That much of it, on one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,10 @@ class SeedTable:
 
 def row_name(number: int, seed: Seed) -> str:
     """How people tell a row from the others: `row 2`, or `row 2 ada` with a naming column. `number` counts from 1, without the header."""
-    named = next((str(seed[key]) for key in NAMING if seed.get(key)), None)
-    return f"row {number}" if named is None else f"row {number} {named}"
+    named = next((" ".join(str(seed[key]).split()) for key in NAMING if seed.get(key)), None)
+    if not named:
+        return f"row {number}"
+    return f"row {number} {named if len(named) <= NAME_CHARACTERS else f'{named[:NAME_CHARACTERS]}…'}"
 
 
 def substitute(value: Json, seed: Seed) -> Json:
