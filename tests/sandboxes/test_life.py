@@ -206,6 +206,8 @@ def test_a12_a_folder_whose_record_is_lost_is_found_by_its_labels_and_removed_wi
     assert asyncio.run(provider.destroy(f"{MINE}-lost"))
     assert here.left() == []
     assert list(marked(f"{MINE}-lost")) == []
+    groups = Path("/sys/fs/cgroup")
+    assert [found for above in ("", "*/") for found in groups.glob(f"{above}agentenv/{MINE}-lost-*")] == []
 
 
 def test_d8_after_a_reboot_a_place_is_lost_and_can_be_removed(here: World) -> None:

@@ -22,6 +22,7 @@ from agent_env.sandboxes.confined import limits as control
 from agent_env.sandboxes.confined import link, removal
 from agent_env.sandboxes.confined.ending import found_gone
 from agent_env.sandboxes.confined.network import KEEPER, MACHINE, NONE, SLIRP
+from agent_env.sandboxes.confined.probe import survey
 from agent_env.sandboxes.confined.processes import boot_id
 from agent_env.sandboxes.confined.publish import publish
 from agent_env.sandboxes.confined.records import CONTAINER, EVENTS, HELPER_SOCKET, SLIRP_SOCKET, Facts, Records, read_labels, work_dirs
@@ -136,6 +137,8 @@ class Life:
         if facts is None and not folders:
             return False
         facts = facts or Facts(sandbox_id, "", boot=boot_id())
+        if not facts.cgroups:  # there are none, or their record is lost
+            facts = replace(facts, cgroups=control.standing(survey(), sandbox_id, self.records.home))
         async with deadline(self.limits.teardown_seconds, f"removing sandbox {sandbox_id}"):
             how = facts.network.get("how")
             carried = how == KEEPER or (how == NONE and facts.ports) or facts.leads or facts.answers

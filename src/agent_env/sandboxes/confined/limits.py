@@ -58,7 +58,7 @@ def groups(machine: Machine, spec: SandboxSpec, home: str) -> list[Group]:
     group that limits memory, and that thread a part of it. Ids are unique in one installation only, groups on the machine: `home` tells.
     """
     unified = machine.cgroup_version == 2
-    name = f"{spec.sandbox_id}-{home}"
+    name = _name(spec.sandbox_id, home)
     made = []
     memory, cpu = _memory(spec, unified), _cpu(spec, unified)
     if memory and "memory" in machine.controllers:
@@ -70,6 +70,12 @@ def groups(machine: Machine, spec: SandboxSpec, home: str) -> list[Group]:
         return [*made, Group(folder, cpu)]
     above = Group(folder, memory if made else {}, passes_on=frozenset({"cpu"}))
     return [above, Group(folder / _COMMANDS, cpu, threaded=True)]
+
+
+def standing(machine: Machine, sandbox_id: str, home: str) -> tuple[str, ...]:
+    """The folders of a sandbox's groups as they are there, for one whose record is lost."""
+    wholes = {parent / _PARENT / _name(sandbox_id, home) for parent in machine.controllers.values()}
+    return tuple(str(folder) for whole in sorted(wholes) for folder in (whole, whole / _COMMANDS) if folder.is_dir())
 
 
 def bounded(machine: Machine, spec: SandboxSpec) -> SandboxSpec:
@@ -84,6 +90,10 @@ def allowed_processes(wanted: int) -> int:
     """As many of these as this process's hard limit leaves, which a place can't raise: shared machines give each user a few thousand."""
     _, most = resource.getrlimit(resource.RLIMIT_NPROC)
     return wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+
+
+def _name(sandbox_id: str, home: str) -> str:
+    return f"{sandbox_id}-{home}"
 
 
 def _memory(spec: SandboxSpec, unified: bool) -> dict[str, str]:
