@@ -275,17 +275,50 @@ def test_plug_in_command_is_listed_and_imported_only_when_its_name_is_used(cli: 
     listed = cli("--help", env=env)
     assert "greet" in listed.out
     assert "imported" not in listed.out
-    assert cli("greet", env=env).out == "imported\nhello from a plug-in\n"
-
-
-def test_cl02_plug_in_that_fails_to_import_is_one_line_and_disturbs_nothing_else(cli: Cli, tmp_path: Path) -> None:
-    plug_in(tmp_path / "site", "raise OSError('no such weather')\n")
-    env = {"PYTHONPATH": str(tmp_path / "site")}
     answer = cli("greet", env=env)
-    assert answer.code == 2
-    assert "no such weather" in answer.err
-    assert "Traceback" not in answer.all
+    assert answer.out == "hello from a plug-in\n"
+    assert answer.err == "imported\n"
+
+
+@pytest.mark.parametrize("body", ["raise OSError('no such weather')", "print('{}')\nraise SystemExit('no such weather')"])
+def test_cl02_plug_in_that_fails_to_import_is_one_line_and_disturbs_nothing_else(cli: Cli, tmp_path: Path, body: str) -> None:
+    plug_in(tmp_path / "site", body)
+    with (tmp_path / "site/extra_words-1.0.dist-info/entry_points.txt").open("a") as file:
+        file.write("[agent_env.task_steps]\nweather = extra_words:Weather\n[agent_env.secret_stores]\nweather = extra_words:Weather\n")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    cli.write("t.json", [{"id": "a", "type": "weather"}])
+    for words in (["greet"], ["run", "t.json", "--dry-run"], ["secret", "list"]):
+        answer = cli(*words, env=env)
+        assert answer.code == 2
+        assert "no such weather" in answer.err
+        assert "Traceback" not in answer.all
+        assert "{}" not in answer.out
+    assert "no such weather" in cli("plugin", "list", "--json", env=env).json["packages"][0]["contributions"][0]["message"]
     assert cli("completion", "bash", env=env).code == 0
+
+
+def test_a_package_whose_metadata_is_broken_disturbs_nothing_else(cli: Cli, tmp_path: Path) -> None:
+    plug_in(tmp_path / "site", 'import click\n@click.command()\ndef greet():\n    click.echo("hello")\n')
+    broken = tmp_path / "site/broken-1.0.dist-info"
+    broken.mkdir()
+    (broken / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    env = {"PYTHONPATH": str(tmp_path / "site")}
+    for content in (b"\xff\xfe", b"[agent_env.bundles]\nno equals sign\n"):
+        (broken / "entry_points.txt").write_bytes(content)
+        assert cli("greet", env=env).out == "hello\n"
+        assert cli("run", "hello", "--dry-run", env=env).code == 0
+        assert [one["package"] for one in cli("plugin", "list", "--json", env=env).json["packages"]] == ["extra-words"]
+
+
+def test_a_command_that_two_packages_bring_is_neithers(cli: Cli, tmp_path: Path) -> None:
+    plug_in(tmp_path / "site", "")
+    other = tmp_path / "site/other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[agent_env.cli_plugins]\ngreet = other:greet\n")
+    answer = cli("greet", env={"PYTHONPATH": str(tmp_path / "site")})
+    assert answer.code == 2
+    assert "extra_words:greet and other:greet both bring the command 'greet'" in answer.err
 
 
 def test_unexpected_error_is_one_line_and_a_traceback_only_with_debug(cli: Cli, tmp_path: Path) -> None:

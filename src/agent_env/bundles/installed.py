@@ -13,6 +13,7 @@ from agent_env.bundles.reading import nfc
 from agent_env.documents.spelling import near
 from agent_env.errors import NotFoundError
 from agent_env.ids import LOCAL
+from agent_env.lazy import brought
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -62,9 +63,7 @@ class Found:
 
 def installed_bundles() -> list[Installed]:
     """Every installed bundle, by name, then by distribution. Entry points whose folder is not there are left out."""
-    from importlib.metadata import entry_points
-
-    found = [bundle for point in entry_points(group=GROUP) for bundle in [_located(point)] if bundle is not None]
+    found = [bundle for point in brought(GROUP) for bundle in [_located(point)] if bundle is not None]
     return sorted(set(found), key=lambda bundle: (bundle.name, bundle.distribution))
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.documents.spelling import near
 from agent_env.errors import AgentEnvError, NotFoundError, UnsupportedError
+from agent_env.lazy import entries_of, loaded
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -93,7 +94,7 @@ def _entries() -> Iterator[EntryPoint]:
         name = distribution.metadata["Name"]
         if name not in seen:  # of two on the path the first one is imported
             seen.add(name)
-            yield from (entry for entry in distribution.entry_points if entry.group.startswith(PREFIX))
+            yield from (entry for entry in entries_of(distribution) if entry.group.startswith(PREFIX))
 
 
 def _contribution(entry: EntryPoint, claims: int, config: Config, load: bool) -> Contribution:
@@ -149,10 +150,7 @@ def _bundle(entry: EntryPoint) -> None:
 
 
 def _secret_store(entry: EntryPoint) -> None:
-    try:
-        found = entry.load()
-    except (Exception, SystemExit) as error:
-        raise UnsupportedError(f"the secret store {entry.name!r} ({entry.value}) can't be loaded: {error}") from error
+    found = loaded(entry.load, f"the secret store {entry.name!r} ({entry.value})")
     if not callable(getattr(found, "get", None)):
         raise UnsupportedError(f"the secret store {entry.name!r} ({entry.value}) has no get")
 

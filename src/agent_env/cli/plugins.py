@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import cache
 
 import click
 
 from agent_env.errors import UnsupportedError
+from agent_env.lazy import brought, loaded
 
 GROUP = "agent_env.cli_plugins"
 
@@ -23,37 +25,25 @@ def load_plugin(name: str) -> click.Command:
     """A plug-in's command.
 
     Raises:
-        UnsupportedError: It can't be imported, or is no click command.
+        UnsupportedError: Two packages bring it, it can't be imported, or is no click command.
     """
-    try:
-        found = _load(name)
-    except Exception as error:  # a plug-in's import may fail in any way; the message names it, and nothing else depends on it
-        raise UnsupportedError(
-            f"the command {name!r} of a plug-in can't be loaded: {type(error).__name__}: {error}",
-            hint=f"update or remove the package that provides {_entry_points()[name]}",
-        ) from error
+    claims = _entry_points()[name]
+    if len(claims) > 1:
+        raise UnsupportedError(f"{' and '.join(sorted(claims))} both bring the command {name!r}, so none of them is used")
+    value, load = next(iter(claims.items()))
+    found = loaded(load, f"the command {name!r} of a plug-in ({value})")
     if not isinstance(found, click.Command):
-        raise UnsupportedError(f"the plug-in {name!r} ({_entry_points()[name]}) is not a click command")
-    return found
-
-
-def _load(name: str) -> object:
-    from importlib import import_module
-
-    module, _, attribute = _entry_points()[name].partition(":")
-    found: object = import_module(module)
-    for part in filter(None, attribute.split(".")):
-        found = getattr(found, part)
+        raise UnsupportedError(f"the plug-in {name!r} ({value}) is not a click command")
     return found
 
 
 @cache
-def _entry_points() -> dict[str, str]:
-    if not _any_declared():
-        return {}
-    from importlib.metadata import entry_points
-
-    return {point.name: point.value for point in entry_points(group=GROUP)}
+def _entry_points() -> dict[str, dict[str, Callable[[], object]]]:
+    """Command → what brings it → how to load that."""
+    found: dict[str, dict[str, Callable[[], object]]] = {}
+    for point in brought(GROUP) if _any_declared() else ():
+        found.setdefault(point.name, {})[point.value] = point.load
+    return found
 
 
 def _any_declared() -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, cast
 
-from agent_env.errors import ConfigError, UnsupportedError, UserError
+from agent_env.errors import ConfigError, UserError
+from agent_env.lazy import brought, loaded
 
 if TYPE_CHECKING:
     from agent_env.environments.contract import EnvironmentProvider
@@ -53,13 +54,8 @@ def environment_provider(type: str) -> EnvironmentProvider:
 
 
 def _made(type: str, entry: EntryPoint, owner: str) -> EnvironmentProvider:
-    try:
-        made = entry.load()()
-    except Exception as error:  # a package may be anybody's code, and fail in any way
-        raise UnsupportedError(
-            f"the provider of environments {type!r} ({entry.value} of {owner}) can't be used: {error.__class__.__name__}: {error}",
-            concerns=type,
-        ) from error
+    what = f"the provider of environments {type!r} ({entry.value} of {owner})"
+    made = loaded(loaded(entry.load, what), what)
     missing = [name for name in _MEMBERS if not hasattr(made, name)]
     if missing or made.type != type:
         why = f"it lacks {', '.join(missing)}" if missing else f"its type is {made.type!r}"
@@ -69,7 +65,7 @@ def _made(type: str, entry: EntryPoint, owner: str) -> EnvironmentProvider:
 
 def _entries() -> Mapping[str, list[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in brought(GROUP):
         if entry.name not in BUILT_IN:
             found.setdefault(entry.name, []).append(entry)
     return found

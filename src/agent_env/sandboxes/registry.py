@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import ConfigError, UnsupportedError, UserError
+from agent_env.lazy import brought
 from agent_env.sandboxes.contract import Provider, ProviderFactory
 
 if TYPE_CHECKING:
@@ -194,10 +195,8 @@ def _attribute(target: str) -> Any:
 
 def _entries() -> dict[str, list[EntryPoint]]:
     """What installed packages bring, by name, without what clashes with a built-in name."""
-    from importlib.metadata import entry_points
-
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in brought(GROUP):
         claimants = found.setdefault(entry.name, []) if entry.name not in BUILT_IN else []
         if all(entry.value != other.value or _owner(entry) != _owner(other) for other in claimants):
             claimants.append(entry)

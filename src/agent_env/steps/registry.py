@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_env.documents.spelling import near
 from agent_env.errors import AgentEnvError, ConfigError, NotFoundError, Problem, ProblemsError, UnsupportedError
+from agent_env.lazy import brought, loaded
 from agent_env.steps.contract import Step
 from agent_env.steps.reading import read_fields
 
@@ -141,10 +142,11 @@ class Registry:
         raise NotFoundError(f"unknown step type {type!r}", hint="; ".join((hint, *self.notes)))
 
     def _load_plugin(self, plugin: EntryPoint) -> type[Step]:
+        what = f"the plug-in for step type {plugin.name!r} ({plugin.value})"
         try:
-            return _checked(plugin.load(), plugin.name)
-        except (ImportError, AttributeError, ConfigError) as error:
-            raise UnsupportedError(f"the plug-in for step type {plugin.name!r} ({plugin.value}) can't be used: {error}") from error
+            return _checked(loaded(plugin.load, what), plugin.name)
+        except ConfigError as error:
+            raise UnsupportedError(f"{what} can't be used: {error}") from error
 
     def _installed(self) -> Mapping[str, EntryPoint]:
         """Plug-ins by type. A claim on a built-in's name, or by two, is skipped and noted."""
@@ -295,6 +297,4 @@ def _checked(cls: Any, type: str | None) -> type[Step]:
 
 
 def _installed_entry_points() -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return [EntryPoint(found.name, found.value, found.load) for found in entry_points(group=ENTRY_POINTS)]
+    return [EntryPoint(found.name, found.value, found.load) for found in brought(ENTRY_POINTS)]

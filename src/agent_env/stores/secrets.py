@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
 from agent_env.errors import ConfigError, NotFoundError, StorageError, UsageError
+from agent_env.lazy import brought, loaded
 from agent_env.stores.installation import InstallationKey
 
 ENTRY_POINTS = "agent_env.secret_stores"
@@ -266,10 +267,11 @@ def split_default(reference: str) -> tuple[str, str | None]:
 
 
 def _installed() -> dict[str, SecretStore]:
-    from importlib.metadata import entry_points
-
-    found = sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
-    return {point.name: point.load()() for point in found}
+    made: dict[str, SecretStore] = {}
+    for point in sorted(brought(ENTRY_POINTS), key=lambda point: point.name):
+        what = f"the secret store {point.name!r} ({point.value})"
+        made[point.name] = loaded(loaded(point.load, what), what)
+    return made
 
 
 @contextmanager
