@@ -33,6 +33,7 @@ from agent_env.errors import (
     TransportLostError,
     UnsupportedError,
 )
+from agent_env.sandboxes.local.engines import Engines
 from tests.busy import within
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter, str], Awaitable[None]]
@@ -74,8 +75,12 @@ def test_a_context_brings_its_certificates_and_a_variable_names_them(tmp_path: P
     assert found.certificates is not None
     assert found.certificates.is_dir()
     assert not found.verify
-    named = find_endpoint({"DOCKER_HOST": "tcp://h:1", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/certs"}, tmp_path)
-    assert named.certificates == Path("/certs")
+    secure = {"DOCKER_HOST": "tcp://h:1", "DOCKER_TLS_VERIFY": "1"}
+    named = find_endpoint({**secure, "DOCKER_CERT_PATH": str(tmp_path)}, tmp_path)
+    assert named.certificates == tmp_path
+    with pytest.raises(ConfigError, match=r"no folder .*/absent") as told:
+        find_endpoint({**secure, "DOCKER_CERT_PATH": f"{tmp_path}/absent"}, tmp_path)
+    assert "DOCKER_CERT_PATH" in str(told.value.hint)
 
 
 def test_what_is_named_and_cannot_be_used_is_an_error_and_never_another_engine(tmp_path: Path) -> None:
@@ -235,6 +240,24 @@ async def test_f05_a_removal_that_is_never_answered_is_bounded(tmp_path: Path) -
         async with asyncio.timeout(within(5)):
             with pytest.raises(DeadlineError):
                 await remove_container(engine, "c" * 64)
+
+
+async def test_an_engine_that_does_not_speak_tls_as_it_should_is_told_as_that_by_whoever_asks(tmp_path: Path) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        url = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        environ = {"DOCKER_HOST": url, "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": str(tmp_path)}
+        engines = Engines(environ, DEFAULT_LIMITS)
+        found = await engines.problem()
+        assert found is not None
+        with pytest.raises(EngineUnavailableError) as told:
+            await engines.client().info()
+        await engines.aclose()
+    for why, hint in ((found.why, found.hint), (told.value.message, str(told.value.hint))):
+        assert (url in why, "not permitted" in why, "DOCKER_CERT_PATH" in hint) == (True, False, True), why
 
 
 async def test_a_dead_socket_is_an_engine_that_does_not_answer(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ _TCP = ("tcp://", "http://", "https://")
 _DEFAULT_CONTEXT = "default"
 NO_ENGINE_HINT = "start a container engine (Docker or Podman), or name one with DOCKER_HOST"
 DENIED_HINT = "add the user to the group that owns the socket (usually `docker`), or run a rootless engine"
+_TLS_HINT = "DOCKER_CERT_PATH, or the context, names the folder of ca.pem, cert.pem and key.pem that belong to this engine"
 _INSTALL_HINT = "install Docker or Podman and start it, or point DOCKER_HOST at one"
 
 
@@ -65,7 +66,7 @@ class EngineEndpoint:
             if certificate and key:
                 context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"the certificates of the container engine {self} can't be used: {error}") from error
+            raise ConfigError(f"the certificates of the container engine {self} can't be used: {error}", hint=_TLS_HINT) from error
         return context
 
 
@@ -122,6 +123,9 @@ def _of_variable(host: str, environ: Mapping[str, str], home: Path) -> EngineEnd
     if not secure:
         return EngineEndpoint(host, "DOCKER_HOST")
     folder = Path(environ.get("DOCKER_CERT_PATH") or _config_folder(environ, home))
+    if not folder.is_dir():
+        message = f"there is no folder {folder} with the certificates of the container engine {host} (DOCKER_TLS_VERIFY)"
+        raise ConfigError(message, hint=_TLS_HINT)
     return EngineEndpoint(host, "DOCKER_HOST", folder)
 
 
@@ -180,5 +184,12 @@ def _existing(path: Path) -> str | None:
 
 
 def reason_of(error: OSError) -> str:
-    """Why nobody answers, in the system's words: an event loop's own name the address once more."""
+    """Why nobody answers, in the system's words: an event loop's own name the address once more. TLS has numbers of its own."""
+    if isinstance(error, ssl.SSLError):
+        return getattr(error, "verify_message", "") or (error.reason or str(error)).replace("_", " ").lower()
     return os.strerror(error.errno) if error.errno else error.strerror or str(error)
+
+
+def hint_of(error: OSError) -> str:
+    """What to do where nobody answers."""
+    return _TLS_HINT if isinstance(error, ssl.SSLError) else NO_ENGINE_HINT

@@ -18,7 +18,7 @@ import aiodocker
 import aiohttp
 from aiodocker.exceptions import DockerError
 
-from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, reason_of
+from agent_env.containers.endpoint import DENIED_HINT, EngineEndpoint, find_endpoint, hint_of, reason_of
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import (
     AgentEnvError,
@@ -259,7 +259,7 @@ class Engine:
                 concerns=where,
                 hint=DENIED_HINT,
             )
-        return EngineUnavailableError(f"no container engine answers at {where} ({reason_of(cause)})", concerns=where, hint=NO_ENGINE_HINT)
+        return EngineUnavailableError(f"no container engine answers at {where} ({reason_of(cause)})", concerns=where, hint=hint_of(cause))
 
     def _refusal(self, error: DockerError, what: str, missing: type[AgentEnvError], concerns: str | None) -> AgentEnvError:
         message = f"{what} failed: the container engine says {' '.join(str(error.message).split())!r}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, reason_of
+from agent_env.containers.endpoint import DENIED_HINT, NO_ENGINE_HINT, EngineEndpoint, find_endpoint, hint_of, reason_of
 from agent_env.defaults import Limits
 from agent_env.errors import AgentEnvError, DeadlineError, EngineUnavailableError, InfrastructureError
 from agent_env.waiting import deadline
@@ -62,13 +62,13 @@ class Engines:
             self.away = error
             return Problem(str(error))
         except AgentEnvError as error:
-            return Problem(str(error), error.hint or NO_ENGINE_HINT)
+            return Problem(error.message, error.hint or NO_ENGINE_HINT)
         except PermissionError:
             return Problem(f"the container engine at {endpoint} does not let this user in", DENIED_HINT)
         except OSError as error:
             why = f"no container engine answers at {endpoint} ({reason_of(error)})"
-            self.away = EngineUnavailableError(why, concerns=str(endpoint), hint=NO_ENGINE_HINT)
-            return Problem(why)
+            self.away = EngineUnavailableError(why, concerns=str(endpoint), hint=hint_of(error))
+            return Problem(why, hint_of(error))
         self._answers = said
         return None if said else Problem(f"what listens at {endpoint} is no container engine")
 
@@ -148,10 +148,9 @@ async def _ping(endpoint: EngineEndpoint) -> bool:
         reader, writer = await asyncio.open_unix_connection(str(endpoint.socket))
     else:
         parts = urlsplit(endpoint.url)
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or _PORT)
+        secure = endpoint.tls() or (True if _speaks_tls(endpoint) else None)
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port or _PORT, ssl=secure)
     try:
-        if endpoint.certificates is not None or _speaks_tls(endpoint):
-            return True  # who it is shows when the client speaks TLS with it
         writer.write(_PING)
         await writer.drain()
         said = await reader.readline()
