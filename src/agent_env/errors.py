@@ -7,11 +7,8 @@ graded and counted; nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar, cast
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,63 +81,6 @@ class ProblemsError(UserError):
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
-
-
-class Findings:
-    """What is wrong with what a command was given, from sources that know nothing of each other, told in one round."""
-
-    def __init__(self) -> None:
-        self._errors: list[UserError] = []
-        self._problems: list[Problem] = []
-
-    def of(self, read: Callable[[], T], *, given: str | None = None) -> T | None:
-        """What `read` gives; where it refuses, that is kept, and what could be made of it all the same is given.
-
-        Args:
-            read: Raises what is wrong.
-            given: Where its input stands, such as an option, for an error that names no place itself.
-        """
-        try:
-            return read()
-        except UserError as error:
-            self.refuse(error, given=given)
-            return cast("T | None", error.readable)
-
-    def judged(self, read: Callable[[], T], *, given: str | None = None) -> tuple[T | None, bool]:
-        """Like `of`, and whether nothing was wrong with it."""
-        before = len(self._errors)
-        return self.of(read, given=given), len(self._errors) == before
-
-    def refuse(self, error: UserError, *, given: str | None = None) -> None:
-        """Takes an error that is not raised before all is known."""
-        self._errors.append(error)
-        if isinstance(error, ProblemsError):
-            self._problems += error.problems
-        else:
-            self._problems.append(Problem(error.message, given or error.concerns, hint=error.hint))
-
-    def add(self, problems: Iterable[Problem]) -> None:
-        """Takes problems that nobody raised."""
-        if problems := tuple(problems):
-            self.refuse(ProblemsError(problems))
-
-    def __bool__(self) -> bool:
-        """Whether anything is wrong so far."""
-        return bool(self._errors)
-
-    def tell(self, *, readable: object = None) -> None:
-        """Raises what was found: a single error as it was, several as one. Equal problems are told once.
-
-        Args:
-            readable: What could be made of all of it.
-        """
-        if not self._errors:
-            return
-        told = self._errors[0] if len(self._errors) == 1 else ProblemsError(dict.fromkeys(self._problems))
-        if len(self._errors) > 1:
-            told.hint = next((error.hint for error in self._errors if isinstance(error, ProblemsError) and error.hint), None)
-        told.readable = readable
-        raise told
 
 
 class UsageError(UserError):

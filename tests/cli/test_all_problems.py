@@ -146,7 +146,7 @@ def layered(cli: Cli) -> tuple[Path, set[tuple[str, str]]]:
 
 def told_by(answer: Answer) -> list[tuple[str, str]]:
     assert answer.code == 2
-    return sorted((problem["file"], str(problem["path"])) for problem in answer.json["error"]["problems"])
+    return sorted((str(problem["file"]), str(problem["path"])) for problem in answer.json["error"]["problems"])
 
 
 @pytest.mark.parametrize("options", [["--dry-run"], []], ids=["dry run", "run"])
@@ -164,9 +164,12 @@ def test_a_check_tells_every_layer_but_what_this_machine_lacks(cli: Cli) -> None
 def test_options_are_told_beside_broken_files(cli: Cli) -> None:
     folder, told = layered(cli)
     (cli.cwd / "seeds.csv").write_text("a,a\n")
-    found = told_by(cli("run", folder, "--json", "--agent", "nobody", "--eval", "e", "--task", "none", "--seeds", cli.cwd / "seeds.csv"))
+    options = ["--agent", "nobody", "--eval", "e", "--task", "none", "--seeds", cli.cwd / "seeds.csv", "--budget", "tokens=no"]
+    answer = cli("run", folder, "--json", "--output", folder / "tasks/all.json/x.json", *options)
+    found = told_by(answer)
     own = [("--agent", "None"), ("--task", "None")]
     assert [place for place in found if place[0].startswith("--")] == own
+    assert all(word in answer.err for word in ("tasks/all.json/x.json can't be written", "--budget 'tokens=no' is no LIMIT=N"))
     assert any(file.endswith("seeds.csv") for file, _ in found)
     assert {place for place in told if place[0] != "tasks/all.json"} <= set(found)
 
@@ -201,3 +204,13 @@ def test_a_key_that_is_there_twice_hides_nothing_else_of_its_file(cli: Cli, way:
     file.write_text(json.dumps(STEPS).replace('"boat"', '"boat", "sandbox_mode": "boat"'))
     answer = cli(*(["bundle", "check", file.parents[1]] if way == "bundle check" else ["run", file]))
     assert [place for place in ("$[0]: the key 'sandbox_mode' appears twice", *PLACES) if place not in answer.err] == []
+
+
+def test_a_bundle_that_is_not_there_is_told_beside_a_broken_configuration(cli: Cli) -> None:
+    config = cli.home / "config/agent-env/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[run]\nconcurrency = 0\n")
+    for command in (["run", "nowhere"], ["bundle", "check", "nowhere"]):
+        answer = cli(*command)
+        assert answer.code == 2
+        assert all(word in answer.err for word in ("$.run.concurrency", "no installed bundle 'nowhere'")), answer.err

@@ -16,12 +16,13 @@ from agent_env.bundles.plan import plan_folder
 from agent_env.bundles.planned import BundlePlan, PlannedEval
 from agent_env.bundles.verdict import Result, Verdict
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
+from agent_env.diagnostics import Diagnostics
 from agent_env.documents.outcomes import OUTCOMES, Kind
 from agent_env.documents.updates import Json
 from agent_env.engine.events import Event
 from agent_env.engine.options import RunOptions
 from agent_env.engine.outcome import RunOutcome, described
-from agent_env.errors import AgentEnvError, Findings, SupersededError
+from agent_env.errors import AgentEnvError, SupersededError
 from agent_env.ids import new_run_id
 from agent_env.waiting import together
 
@@ -200,7 +201,7 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
     """
     from agent_env.bundles.named_agents import needs_of, refuse_unknown
 
-    stores, found = engine.stores, Findings()
+    stores, found = engine.stores, Diagnostics()
     found.of(lambda: refuse_unknown(request.overrides, stores), given="--agent")
     plan = await asyncio.to_thread(found.of, partial(plan_request, request, stores))
     if plan is not None:

@@ -20,7 +20,8 @@ from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
 from agent_env.cli.session import asked_configuration, opened_engine, opened_stores, run_async, stores_of
-from agent_env.errors import AgentEnvError, Findings, UsageError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import AgentEnvError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -47,7 +48,7 @@ class Job:
         return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
 
 
-Prepare = Callable[["Stores", Findings], Sequence[Job]]
+Prepare = Callable[["Stores", Diagnostics], Sequence[Job]]
 """Gives the runs that are wanted; those of a task with something wrong, which goes to the findings, are asked about and not run."""
 
 
@@ -100,14 +101,15 @@ class Presentation:
         return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
-def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation, group_id: str) -> int:
+def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation | None, group_id: str, wrong: Diagnostics) -> int:
     """Runs them all, shows what became of them, and returns the exit code.
 
     Args:
         prepare: Reads and plans with the engine's stores; what is wrong is told before anything runs, with what can't be done here.
         concurrency: How many at once; None is the configured number, else one derived from cores and memory.
-        how: What is shown and written.
+        how: What is shown and written; None where something is wrong with it.
         group_id: What the jobs have in common.
+        wrong: What is wrong with the options.
 
     Raises:
         InterruptionError: By a signal, after what is known was shown.
@@ -115,10 +117,10 @@ def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation, group
     """
     from agent_env.bundles.work import default_concurrency
 
-    wrong = Findings()
     config = asked_configuration(wrong)
     if wrong:
         _look_for_more(prepare, config, wrong)
+    assert how is not None
     at_once = concurrency or config.run.concurrency or default_concurrency(config.limits)
     agenda = Agenda(group_id)
     with watching(quiet=how.quiet or how.as_json) as watcher:
@@ -126,7 +128,7 @@ def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation, group
     return conclude(agenda, watcher, how, cut)
 
 
-def _look_for_more(prepare: Prepare, config: Config, wrong: Findings) -> None:
+def _look_for_more(prepare: Prepare, config: Config, wrong: Diagnostics) -> None:
     """Raises what is wrong with the configuration together with what is wrong with the tasks."""
     from agent_env.bundles.named_agents import needs_of
     from agent_env.cli.preflight import refuse_unable
@@ -264,7 +266,7 @@ async def _run_all(
     from agent_env.waiting import together
 
     async with opened_engine() as engine:
-        found = Findings()
+        found = Diagnostics()
         jobs = prepare(engine.stores, found)
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}

@@ -12,7 +12,8 @@ from agent_env.cli.models import of_models
 from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.session import asked_configuration, opened_engine, opened_stores, stores_of
-from agent_env.errors import Findings, UsageError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.installed import Found
@@ -74,15 +75,23 @@ class Observer:
         note(f"waiting: another process writes the documents of {bundle_id}")
 
 
-def run_found(found: Found, given: Mapping[str, Any], how: Presentation, *, overrides: Mapping[str, Any]) -> int:
-    """Runs a bundle, shows its results and returns the exit code."""
+def run_found(found: Found, given: Mapping[str, Any], how: Presentation | None, *, overrides: Mapping[str, Any], wrong: Diagnostics) -> int:
+    """Runs a bundle, shows its results and returns the exit code.
+
+    Args:
+        found: The bundle.
+        given: The options of `run`.
+        how: What is shown and written; None where something is wrong with it.
+        overrides: `user_overrides` of each run.
+        wrong: What is wrong with the options; it is told with everything else, and nothing runs.
+    """
     from agent_env.bundles.report import summary_lines
     from agent_env.bundles.run import run_bundle
 
-    wrong = Findings()
-    request, config = _request(found, given, overrides), asked_configuration(wrong)
+    request, config = _request(found, given, overrides, wrong), asked_configuration(wrong)
     if wrong:
         _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
+    assert how is not None
     ordered: list[Result] = []
     said: list[str] = []
     with watching(quiet=how.quiet or how.as_json) as watcher:
@@ -111,7 +120,8 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     from agent_env.bundles.report import dry_run_lines, dry_run_report
     from agent_env.bundles.run import predicted
 
-    request, wrong = _request(found, given, overrides), Findings()
+    wrong = Diagnostics()
+    request = _request(found, given, overrides, wrong)
     config = asked_configuration(wrong)
     plan, unknown = _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
     with opened_stores(config) as memory:
@@ -128,7 +138,7 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
 
 
 def _sound_plan(
-    request: BundleRunRequest, config: Config, wrong: Findings, *, overrides: Mapping[str, Any], replayed: bool
+    request: BundleRunRequest, config: Config, wrong: Diagnostics, *, overrides: Mapping[str, Any], replayed: bool
 ) -> tuple[BundlePlan, Sequence[Problem]]:
     """The plan of what is asked for, and what could not be found out of it. Raises everything wrong, with what was found before."""
     from agent_env.bundles.run import plan_request
@@ -148,7 +158,7 @@ def _sound_plan(
     return plan, unknown or ()
 
 
-def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> BundleRunRequest:
+def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any], wrong: Diagnostics) -> BundleRunRequest:
     from agent_env.bundles.run import BundleRunRequest
 
     return BundleRunRequest(
@@ -166,7 +176,7 @@ def _request(found: Found, given: Mapping[str, Any], overrides: Mapping[str, Any
         resume=given["resume"],
         redeploy=given["redeploy"],
         model=given["model"],
-        models=of_models(given),
+        models=wrong.of(lambda: of_models(given)) or {},
         overrides=overrides,
         strict=given["strict"],
     )

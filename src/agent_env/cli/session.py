@@ -17,7 +17,8 @@ from agent_env.cli import ALLOCATIONS_WHILE_STARTING
 from agent_env.cli.boundary import InterruptionError
 from agent_env.cli.output import note
 from agent_env.cli.state import state_of
-from agent_env.errors import Findings, UserError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import UserError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -43,7 +44,7 @@ def configuration() -> Config:
     from agent_env.cli.unread import refuse_misspelt
     from agent_env.config import load_config
 
-    found, unsound = Findings(), set[str]()
+    found, unsound = Diagnostics(), set[str]()
     config = found.of(lambda: load_config(Path.cwd(), os.environ))
     if config is None:
         found.tell()
@@ -73,7 +74,7 @@ def configuration() -> Config:
     return config
 
 
-def asked_configuration(found: Findings) -> Config:
+def asked_configuration(found: Diagnostics) -> Config:
     """The configuration for a command that looks for everything wrong with what it was given; see `Config.unsound`.
 
     Args:

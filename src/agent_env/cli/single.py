@@ -11,7 +11,8 @@ from agent_env.cli.models import of_models
 from agent_env.cli.output import line, warn, write_json
 from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.cli.tasks import planned, planned_file, start_context, with_chosen_agents, with_seeds
-from agent_env.errors import Findings, ProblemsError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,15 +22,24 @@ if TYPE_CHECKING:
     from agent_env.errors import Problem
 
 
-def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Presentation, *, overrides: Mapping[str, Any]) -> int:
+def run_single(
+    text: str,
+    file: Path | None,
+    given: Mapping[str, Any],
+    how: Presentation | None,
+    *,
+    overrides: Mapping[str, Any],
+    wrong: Diagnostics,
+) -> int:
     """Runs it as often as asked and returns the exit code.
 
     Args:
         text: What the user typed.
         file: The task's file; None takes a stored task of the id `text`.
         given: The options of `run`.
-        how: What is shown and written.
+        how: What is shown and written; None where something is wrong with it.
         overrides: `user_overrides` of each run.
+        wrong: What is wrong with the options; it is told with everything else, and nothing runs.
     """
     import secrets
 
@@ -38,7 +48,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
     from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
 
-    def plan(stores: Stores, wrong: Findings) -> tuple[TaskPlan | None, list[dict[str, str]]]:
+    def plan(stores: Stores, wrong: Diagnostics) -> tuple[TaskPlan | None, list[dict[str, str]]]:
         def read() -> TaskPlan:
             if file is not None:
                 return planned_file(stores.known_artifacts, file, task_id_of(file), overrides=overrides, strict=given["strict"])
@@ -46,14 +56,13 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
 
         return with_seeds(read, given["seeds"], wrong, numbered=given["seed"] is not None, strict=given["strict"])
 
+    asked_of_models = wrong.of(lambda: of_models(given)) or {}
     if given["dry_run"]:
-        return _dry_run(plan, text, given, overrides)
+        return _dry_run(plan, text, given, overrides, wrong)
     group = secrets.token_hex(16)
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
-    asked_of_models = of_models(given)
-
-    def prepare(stores: Stores, wrong: Findings) -> list[Job]:
+    def prepare(stores: Stores, wrong: Diagnostics) -> list[Job]:
         task, found = plan(stores, wrong)
         if task is None:
             wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
@@ -82,7 +91,7 @@ def run_single(text: str, file: Path | None, given: Mapping[str, Any], how: Pres
             jobs.append(Job(text, task.seeded(seed), options, label=label))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"], how, group)
+    return run_jobs(prepare, given["concurrency"], how, group, wrong)
 
 
 def task_id_of(file: Path) -> str:
@@ -95,11 +104,10 @@ def task_id_of(file: Path) -> str:
         return file.stem
 
 
-def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[str, Any]) -> int:
+def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[str, Any], wrong: Diagnostics) -> int:
     from agent_env.bundles.named_agents import needs_of, refuse_unknown, without_effect
     from agent_env.cli.preflight import refuse_unable
 
-    wrong = Findings()
     config = asked_configuration(wrong)
     unknown: Sequence[Problem] | None = None
     with opened_stores(config) as memory:

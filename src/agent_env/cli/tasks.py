@@ -7,7 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from agent_env.errors import Findings, NotFoundError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -72,7 +73,7 @@ def planned_file(
     from agent_env.cli.files import read_document
     from agent_env.engine import plan_document
 
-    found = Findings()
+    found = Diagnostics()
     data = found.of(lambda: read_document(path))
     if found and data is None:
         found.tell()
@@ -94,7 +95,7 @@ def start_context(given: Path | None, *, agent_model: str | None, agent_artifact
 
 
 def with_seeds(
-    read: Callable[[], TaskPlan], seeds: Path | None, found: Findings, *, numbered: bool = False, strict: bool = False
+    read: Callable[[], TaskPlan], seeds: Path | None, found: Diagnostics, *, numbered: bool = False, strict: bool = False
 ) -> tuple[TaskPlan | None, list[dict[str, str]]]:
     """A task and the rows of a CSV file that fill its placeholders; empty without a file.
 
@@ -121,7 +122,7 @@ def with_seeds(
     return replace(task, warnings=(*task.warnings, *warnings)), rows
 
 
-def with_chosen_agents(plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Findings) -> Mapping[str, Any]:
+def with_chosen_agents(plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Diagnostics) -> Mapping[str, Any]:
     """`with_agents`, which writes, where nothing is wrong so far; else only whether the agent that the call names is there."""
     from agent_env.bundles.named_agents import refuse_unknown, with_agents
     from agent_env.cli.session import configuration

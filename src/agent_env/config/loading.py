@@ -23,9 +23,10 @@ from agent_env.config.keys import (
 from agent_env.config.state import STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelConfig, RunConfig, SandboxConfig, Source
 from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
+from agent_env.diagnostics import Diagnostics
 from agent_env.documents.reading import parse_toml, read_file
 from agent_env.documents.spelling import near
-from agent_env.errors import ConfigError, Findings, Problem, ProblemsError
+from agent_env.errors import ConfigError, Problem, ProblemsError
 from agent_env.ids import home_folder
 from agent_env.trust import TRUST_VARIABLE, Trust, gated_keys, refusal
 
@@ -62,7 +63,7 @@ def load_config(
     problems += found
     warnings += _idle_variables(given, environ)
     blocked: dict[str, str] = {}
-    wrong = Findings()
+    wrong = Diagnostics()
     for file in files:
         if file.kind == "tree" and not trust.is_trusted(file.folder, file.digest):
             gated = gated_keys(loaded[file.path], foreign_key=_sends_a_key(file, files, loaded, given))

@@ -12,7 +12,8 @@ from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import asked_configuration, configuration, opened_stores, stores_of
-from agent_env.errors import Findings, UsageError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.bundles.planned import BundlePlan
@@ -51,7 +52,7 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
     """Say everything that is wrong with a bundle, without running it."""
     from agent_env.cli.preflight import unable
 
-    found = Findings()
+    found = Diagnostics()
     config = asked_configuration(found)
     plan = found.of(lambda: _plan(bundle, config, strict=strict))
     remarks = found.of(lambda: unable(config, plan.plans, strict=strict)) if plan is not None else None

@@ -12,6 +12,7 @@ from agent_env.cli.completing import AGENTS, EVALS, MODELS, PROVIDERS, RUNNABLE,
 from agent_env.cli.frame import MOST_RUNS, Command, FilePath, FiniteRange
 from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
+from agent_env.diagnostics import Diagnostics
 from agent_env.errors import NotFoundError, ProblemsError, UsageError
 
 if TYPE_CHECKING:
@@ -68,9 +69,8 @@ def run(ctx: click.Context, /, bundle: str | None, **given: Any) -> int:
 
     try:
         found = find_bundle(bundle)
-    except NotFoundError:
-        if not _is_stored_task(bundle):
-            raise
+    except NotFoundError as error:
+        _refuse_unless_stored(bundle, error)
         return _single(bundle, given, file=None)
     from agent_env.cli.bundle_runs import dry_run, run_found
 
@@ -78,7 +78,9 @@ def run(ctx: click.Context, /, bundle: str | None, **given: Any) -> int:
         note(found.note)
     if given["dry_run"]:
         return dry_run(found, given, overrides=_overrides(given))
-    return run_found(found, given, _presentation(given), overrides=_overrides(given))
+    wrong = Diagnostics()
+    how = wrong.of(lambda: _presentation(given))
+    return run_found(found, given, how, overrides=_overrides(given), wrong=wrong)
 
 
 def _only_json(ctx: click.Context) -> None:
@@ -128,12 +130,16 @@ def _is_task_file(text: str) -> bool:
     return all(text != bundle.name for bundle in installed_bundles())
 
 
-def _is_stored_task(id: str) -> bool:
-    from agent_env.cli.session import opened_stores
+def _refuse_unless_stored(id: str, error: NotFoundError) -> None:
+    """Raises the error, with what is wrong with the configuration, where no task of that id is stored either."""
+    from agent_env.cli.session import asked_configuration, opened_stores
     from agent_env.cli.tasks import COLLECTION
 
-    with opened_stores() as stores:
-        return stores.documents.get(COLLECTION, id) is not None
+    wrong = Diagnostics()
+    with opened_stores(asked_configuration(wrong)) as stores:
+        if stores.documents.get(COLLECTION, id) is None:
+            wrong.refuse(error)
+            wrong.tell()
 
 
 def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
@@ -145,7 +151,9 @@ def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
                 f"--{name.removesuffix('s')} goes with a bundle; {text!r} is a single task", hint="agent-env resume RUN goes on"
             )
     try:
-        return run_single(text, file, given, _presentation(given), overrides=_overrides(given))
+        wrong = Diagnostics()
+        how = wrong.of(lambda: _presentation(given))
+        return run_single(text, file, given, how, overrides=_overrides(given), wrong=wrong)
     except ProblemsError as error:
         if file is not None and error.hint is None:
             error.hint = _in_its_bundle(file)

@@ -14,7 +14,8 @@ from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
 from agent_env.cli.session import artifacts_of, asked_configuration, opened_stores, stores_of
 from agent_env.cli.stored import list_newest, one_id, page_options, remove
-from agent_env.errors import Findings, ProblemsError
+from agent_env.diagnostics import Diagnostics
+from agent_env.errors import ProblemsError
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Job, Presentation
@@ -108,7 +109,7 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     from agent_env.cli.preflight import unable
     from agent_env.cli.tasks import planned
 
-    found = Findings()
+    found = Diagnostics()
     config = asked_configuration(found)
     with opened_stores(config) as memory:
         stores = stores_of(memory, config)
@@ -233,9 +234,10 @@ def run(id: str, version: int | None, **given: Any) -> int:
     from agent_env.engine import RunOptions
 
     group = secrets.token_hex(16)
-    asked_of_models = of_models(given)
+    wrong = Diagnostics()
+    how, asked_of_models = wrong.of(lambda: _presentation(given)), wrong.of(lambda: of_models(given)) or {}
 
-    def prepare(stores: Stores, found: Findings) -> list[Job]:
+    def prepare(stores: Stores, found: Diagnostics) -> list[Job]:
         models = {"agent_model": given["agent_model"], "agent_artifact_id": given["agent_artifact_id"]}
         context, known = found.judged(lambda: start_context(given["context_json"], **models))
         said = (context or {}).get("metadata") or {}
@@ -268,7 +270,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
             for number in range(given["k"])
         ]
 
-    return run_jobs(prepare, given["concurrency"], _presentation(given), group)
+    return run_jobs(prepare, given["concurrency"], how, group, wrong)
 
 
 @task.command("run-batch")
@@ -288,9 +290,10 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     overrides = _overrides(given)
     context = start_context(None, agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
     group = secrets.token_hex(16)
-    asked_of_models = of_models(given)
+    wrong = Diagnostics()
+    how, asked_of_models = wrong.of(lambda: _presentation(given)), wrong.of(lambda: of_models(given)) or {}
 
-    def prepare(stores: Stores, found: Findings) -> list[Job]:
+    def prepare(stores: Stores, found: Diagnostics) -> list[Job]:
         documents, artifacts, strict = stores.documents, stores.known_artifacts, given["strict"]
         plan, rows = with_seeds(
             lambda: planned(documents, artifacts, id, version, overrides=overrides, strict=strict), seeds, found, strict=strict
@@ -319,7 +322,7 @@ def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
             jobs.append(Job(f"{id} [{row_name(number + 1, seed)}]", plan.seeded(seed), options, stem=f"{id}-seed{number}"))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"], _presentation(given), group)
+    return run_jobs(prepare, given["concurrency"], how, group, wrong)
 
 
 def _overrides(given: dict[str, Any]) -> dict[str, Any]:
