@@ -184,9 +184,8 @@ class Planner:
         except ProblemsError as error:
             self.problems += error.problems
             return plan
-        tasks, all_read = {task.name: task.plan for task in plan.tasks}, not self._bundle.broken
-        found = seed_findings(table, tasks, plan.unsound, numbered=numbered, strict=self._strict, all_read=all_read)
-        problems, warnings = found
+        tasks, all_read = {task.name: task.plan for task in plan.tasks}, all(kind is not BundleKind.TASK for kind, _ in self._bundle.broken)
+        problems, warnings = seed_findings(table, tasks, plan.unsound, numbered=numbered, strict=self._strict, all_read=all_read)
         self.problems += problems
         return replace(plan, seeds=table, warnings=sorted_problems([*plan.warnings, *warnings]))
 
