@@ -263,14 +263,17 @@ async def _run_all(
 ) -> None:
     import asyncio
 
+    from agent_env.bundles.named_agents import needs_of
     from agent_env.waiting import together
 
     async with opened_engine() as engine:
         found = Diagnostics()
         jobs = prepare(engine.stores, found)
+        needs = needs_of((), engine.stores) if found else None  # the agents of sound tasks are stored by now
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
             of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
-            found.of((await engine.preflight(of_them, overrides, replayed=all(job.options.replay for job in jobs))).refuse)
+            replayed = all(job.options.replay for job in jobs)
+            found.of((await engine.preflight(of_them, overrides, needs=needs, replayed=replayed)).refuse)
         found.tell()
         agenda.not_started = {number: job.wanted for number, job in enumerate(jobs)}
         watcher.total = len(jobs)

@@ -10,6 +10,8 @@ from agent_env.steps.contract import (
     SandboxRequest,
     Step,
     StepResult,
+    UnreadableError,
+    apart,
 )
 from agent_env.steps.registry import Registry, parse_step, read_step, step_class
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target
@@ -29,6 +31,8 @@ __all__ = [
     "Step",
     "StepResult",
     "Target",
+    "UnreadableError",
+    "apart",
     "parse_step",
     "read_step",
     "step_class",

@@ -137,7 +137,11 @@ class Plan(Protocol):
         ...
 
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
-        """Steps before `step_id` (by the graph) of that type with those field values."""
+        """Steps before `step_id` (by the graph) of that type with those field values.
+
+        Raises:
+            UnreadableError: There is none, and one that could not be read may have been meant to be it.
+        """
         ...
 
     def step(self, step_id: str) -> Step | None:
@@ -161,7 +165,7 @@ class Plan(Protocol):
         ...
 
     def preset(self, list: str) -> Sequence[Mapping[str, Json]]:
-        """Records that the run starts with (`--context-json`)."""
+        """Records that the run starts with (`--context-json`). Raises `UnreadableError` where they could not be read."""
         ...
 
 
@@ -252,7 +256,11 @@ class Step(BaseModel):
         return stored
 
     def problems(self, plan: Plan) -> Iterator[Problem]:
-        """Everything that can be known before anything starts. `Problem.path` is relative to the step (`.criteria[0]`)."""
+        """Everything that can be known before anything starts. `Problem.path` is relative to the step (`.criteria[0]`).
+
+        A step of which a field could not be read is checked too: the field raises `UnreadableError`, which ends the check that looks at it.
+        Checks that don't depend on each other are therefore given to `apart`.
+        """
         del plan
         return iter(())
 
