@@ -50,6 +50,8 @@ WINDOWS: Mapping[str, float] = {"desk": 6.0, "work": 0.5, "done": 1.0, "again": 
 WINDOW = 0.1
 LOOK_SECONDS = 0.002
 """Between two looks into the journal."""
+ASK_SECONDS = 0.05
+"""Between two questions to the engine, which has something else to do while there is no gateway yet."""
 IDLE = 3
 """Resumes in a row that end without success although nobody was killed: more would not help."""
 RUNS = 6
@@ -104,6 +106,7 @@ class Scene:
         self._engine = engine
         self._home = home_of(user.state)
         self._seen: list[int] = []
+        self._asked_again = 0.0
 
     # what goes on
 
@@ -131,7 +134,9 @@ class Scene:
     def gateway(self) -> list[int]:
         """Its processes, outermost first; asked for anew once one of them is gone, so that a step of milliseconds can be met."""
         if not self._seen or not all(map(psutil.pid_exists, self._seen)):
-            self._seen = asyncio.run(self._look())
+            self._seen = []
+            if (now := time.monotonic()) >= self._asked_again:
+                self._asked_again, self._seen = now + ASK_SECONDS, asyncio.run(self._look())
         return self._seen
 
     async def _look(self) -> list[int]:

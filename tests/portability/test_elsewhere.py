@@ -111,7 +111,8 @@ def test_doctor_says_that_an_engine_is_all_that_is_missing(mac: Mac) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rooms", [("words", "documents", "config"), ("stores",)], ids=" ".join)
+# Documents are pure data, which asks no system for anything.
+@pytest.mark.parametrize("rooms", [("words", "config"), ("stores",), pytest.param(("documents",), marks=pytest.mark.slow)], ids=" ".join)
 def test_the_unit_tests_of_rooms_that_need_no_place_pass(mac: Mac, rooms: tuple[str, ...]) -> None:
     # A PostgreSQL server of this machine's own is started through what a Mac lacks; its clients are the same everywhere.
     told = ["-q", "-x", "-k", "not postgres", *(f"tests/{room}" for room in rooms)]

@@ -100,8 +100,10 @@ FORKING = {
     "each as fast as it can": "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass",
     "each in a session of its own": "import os\nwhile True:\n  try: os.fork(); os.setsid()\n  except OSError: pass",
 }
-SOON = 3.0
-"""Seconds: a limit of one, and two for processes to die in their thousands on a machine that others use too."""
+AWHILE = 0.6
+"""Seconds in which a bomb has filled its place several times over."""
+SOON = AWHILE + 2.0
+"""Processes die in their thousands, on a machine that others use too."""
 
 
 async def bombs(world: World) -> Any:
@@ -110,7 +112,7 @@ async def bombs(world: World) -> Any:
         found = {}
         for name, script in FORKING.items():
             begun = clock.monotonic()
-            done = await place.run(Command(["python3", "-c", script], timeout_seconds=1.0, kill_grace_seconds=0.1))
+            done = await place.run(Command(["python3", "-c", script], timeout_seconds=AWHILE, kill_grace_seconds=0.1))
             spent = clock.monotonic() - begun
             found[name] = done.ending, spent, (await place.run(Command(["echo", "alive"], timeout_seconds=20))).stdout
         return found
@@ -144,7 +146,7 @@ async def beside(world: World) -> Any:
         heard = bystander.output()
         first = await anext(heard)
         script = "import os\nwhile True:\n  try: os.fork()\n  except OSError: pass"
-        done = await place.run(Command(["python3", "-c", script], timeout_seconds=1.0, kill_grace_seconds=0.1))
+        done = await place.run(Command(["python3", "-c", script], timeout_seconds=AWHILE, kill_grace_seconds=0.1))
         await bystander.write(b"still here\n")
         second = await anext(heard)
         await bystander.kill()
@@ -163,7 +165,7 @@ def test_a_command_beside_a_fork_bomb_goes_on_after_its_end(way: str) -> None:
 
 
 async def bomb(place: Place) -> tuple[Completed, int, Completed]:
-    ended = await place.run(Command(["python3", "-c", BOMB], timeout_seconds=1.0, kill_grace_seconds=0.1))
+    ended = await place.run(Command(["python3", "-c", BOMB], timeout_seconds=AWHILE, kill_grace_seconds=0.1))
     left = await place.run(Command(["sh", "-c", "ls -d /proc/[0-9]* | wc -l"]))
     return ended, int(left.stdout), left
 
