@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent_env.bundles.work import WorkItem
     from agent_env.config import Config
     from agent_env.engine import Event
+    from agent_env.engine.options import Stores
     from agent_env.errors import Problem
 
 
@@ -90,7 +91,8 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation | None, 
 
     request, config = _request(found, given, overrides, wrong), asked_configuration(wrong)
     if wrong:
-        _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
+        with opened_stores(config) as memory:
+            _sound_plan(request, config, stores_of(memory, config), wrong, replayed=given["replay"] is not None)
     assert how is not None
     ordered: list[Result] = []
     said: list[str] = []
@@ -123,9 +125,10 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     wrong = Diagnostics()
     request = _request(found, given, overrides, wrong)
     config = asked_configuration(wrong)
-    plan, unknown = _sound_plan(request, config, wrong, overrides=overrides, replayed=given["replay"] is not None)
     with opened_stores(config) as memory:
-        done = predicted(request, plan, stores_of(memory))
+        stores = stores_of(memory, config)
+        plan, unknown = _sound_plan(request, config, stores, wrong, replayed=given["replay"] is not None)
+        done = predicted(request, plan, stores)
     remarks = [*without_effect(plan.plans.values(), overrides), *unknown]
     if given["as_json"]:
         report = dry_run_report(done)
@@ -138,21 +141,19 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
 
 
 def _sound_plan(
-    request: BundleRunRequest, config: Config, wrong: Diagnostics, *, overrides: Mapping[str, Any], replayed: bool
+    request: BundleRunRequest, config: Config, stores: Stores, wrong: Diagnostics, *, replayed: bool
 ) -> tuple[BundlePlan, Sequence[Problem]]:
     """The plan of what is asked for, and what could not be found out of it. Raises everything wrong, with what was found before."""
     from agent_env.bundles.run import plan_request
     from agent_env.cli.preflight import refuse_unable
 
+    if stores.certain:
+        wrong.of(lambda: refuse_unknown(request.overrides, stores), given="--agent")
+    plan = wrong.of(lambda: plan_request(request, stores))
     unknown: Sequence[Problem] | None = None
-    with opened_stores(config) as memory:
-        stores = stores_of(memory, config)
-        if stores.certain:
-            wrong.of(lambda: refuse_unknown(overrides, stores), given="--agent")
-        plan = wrong.of(lambda: plan_request(request, stores))
-        if plan is not None:
-            needs = needs_of(plan.writes, stores)
-            unknown = wrong.of(lambda: refuse_unable(config, plan.plans, overrides, needs, replayed=replayed))
+    if plan is not None:
+        needs = needs_of(plan.writes, stores)
+        unknown = wrong.of(lambda: refuse_unable(config, plan.plans, request.overrides, needs, replayed=replayed))
     wrong.tell()
     assert plan is not None
     return plan, unknown or ()
