@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import model_validator
 
 from agent_env.engine import plan_document
 from agent_env.errors import ProblemsError
+from agent_env.steps import Step
 from agent_env.steps.partial import as_far_as_readable
+from agent_env.steps.reading import read_fields
 from agent_env.steps.registry import BUILT, step_class
 from tests.steps.test_reading import WRITTEN
 
@@ -105,3 +108,22 @@ def test_a_field_that_is_broken_leaves_the_others_as_they_are(written: dict[str,
         assert {key: str(value) for key, value in vars(partial).items() if key != name} == {
             key: str(value) for key, value in whole.items() if key != name
         }
+
+
+class Stumbles(Step, type="t_stumbles"):
+    """A plug-in's step that looks at its fields in a way of its own."""
+
+    count: int
+    half: int = 0
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _halved(cls, data: Any, read: Any) -> Any:
+        made = read(data)
+        return made.model_copy(update={"half": made.count // 2})
+
+
+def test_a_class_that_stumbles_over_what_is_not_there_is_told_of_as_far_as_pydantic_knows() -> None:
+    with pytest.raises(ProblemsError) as raised:
+        read_fields(Stumbles, {"id": "s", "count": "many", "timeout_seconds": -1}, source="t.json")
+    assert [problem.path for problem in raised.value.problems] == ["$.timeout_seconds", "$.count"]

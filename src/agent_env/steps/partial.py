@@ -11,7 +11,7 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Field, ValidationError, WrapValidator, create_model, field_validator, model_validator
+from pydantic import BaseModel, Field, PydanticUserError, ValidationError, WrapValidator, create_model, field_validator, model_validator
 
 from agent_env.steps.contract import UnreadableError
 
@@ -23,6 +23,15 @@ class _Unreadable:
 
     def __getattr__(self, name: str) -> Any:
         raise UnreadableError(name)
+
+    def __len__(self) -> int:
+        raise UnreadableError("its length")
+
+    def __iter__(self) -> Iterator[Any]:
+        raise UnreadableError("its members")
+
+    def __getitem__(self, key: object) -> Any:
+        raise UnreadableError(str(key))
 
 
 _UNREADABLE = _Unreadable()
@@ -38,10 +47,13 @@ class _Partial:
 
 
 def as_far_as_readable(cls: type[M], data: Mapping[str, Any]) -> M | None:
-    """An object of a class whose fields are those that are sound; None when nothing can be made of the data."""
+    """An object of a class whose fields are those that are sound; None when nothing can be made of the data.
+
+    A plug-in's class may do more than can be left out, and stumble over what isn't there: then nothing can be made either.
+    """
     try:
         return _forgiving(cls).model_validate(dict(data))  # type: ignore[return-value]  # it is made from the class
-    except ValidationError:
+    except (ValidationError, PydanticUserError, AttributeError, TypeError):
         return None
 
 
