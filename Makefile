@@ -85,7 +85,8 @@ setup-dev: $(UV)
 .tools/bin/uv:
 	@echo "installing uv into .tools" >&2
 	@$(PYTHON) -m venv .tools
-	@.tools/bin/python -m pip install --quiet uv==$(UV_VERSION)
+	@.tools/bin/python -m pip install --quiet uv==$(UV_VERSION) || { \
+	  echo "error: uv could not be fetched; a package index is needed, PyPI or what PIP_INDEX_URL names" >&2; exit 1; }
 
 system:
 	@sh tools/install-test-system.sh

@@ -111,6 +111,14 @@ async def test_what_can_not_be_had_says_why_in_pips_words_and_leaves_nothing(tmp
     assert [*(tmp_path / "state/images/wheelhouses").iterdir()] == []
 
 
+async def test_an_index_that_can_not_be_reached_is_told_once_with_what_helps(tmp_path: Path) -> None:
+    away = {**offline(tmp_path), "PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
+    with pytest.raises(TransferError, match="no-such-package-anywhere") as caught:
+        await Wheelhouse(tmp_path / "state", environ=away).fetch(["no-such-package-anywhere==1"], python="3.12")
+    assert "Retrying" not in caught.value.message
+    assert "PIP_INDEX_URL" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("ask", [{"platform": "linux/s390x"}, {"libc": "bionic"}, {"platform": "windows/amd64"}])
 async def test_a_platform_without_wheels_is_refused_at_once(tmp_path: Path, ask: dict[str, str]) -> None:
     with pytest.raises(UnsupportedError, match="no wheels"):

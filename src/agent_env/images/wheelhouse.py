@@ -38,6 +38,8 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _EPOCH = "315532800"
 """1 January 1980, the first that a wheel's archive can hold: wheels of the same sources are the same bytes."""
 _TAIL_LINES = 12
+_RETRYING = "WARNING: Retrying"
+_UNREACHABLE = "no package index could be reached, which is needed once; PIP_INDEX_URL or PIP_FIND_LINKS can name another place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +165,10 @@ class Wheelhouse:
         async with deadline(self._limits.wheelhouse_seconds, f"pip {arguments[0]}"):
             code, said = await self._run(command, TMPDIR=str(scratch))  # what a killed pip leaves goes with it
         if code != 0:
+            said, unreachable = _without_retries(said)
             tail = mask_user_info("\n".join(f"  {line}" for line in said.splitlines()[-_TAIL_LINES:]))
-            raise TransferError(f"wheels could not be had: pip {arguments[0]} ended with {code}\n{tail}", concerns=arguments[-1])
+            hint = _UNREACHABLE if unreachable else None
+            raise TransferError(f"wheels could not be had: pip {arguments[0]} ended with {code}\n{tail}", concerns=arguments[-1], hint=hint)
 
     async def _found(self) -> tuple[str, ...]:
         for command in _PIPS:
@@ -244,3 +248,10 @@ def _pin(folder: Path) -> None:
         name, version = path.name.split("-")[:2]
         lines.append(f"{name}=={version} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
     (folder / REQUIREMENTS).write_text("".join(lines))
+
+
+def _without_retries(said: str) -> tuple[str, bool]:
+    """What pip said but for its tries of an index that it can't reach, and whether there were any: five long lines that tell one thing."""
+    lines = said.splitlines()
+    kept = [line for line in lines if not line.startswith(_RETRYING)]
+    return "\n".join(kept), len(kept) < len(lines)
