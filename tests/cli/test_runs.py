@@ -138,6 +138,10 @@ def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -
     assert kinds[0] == "run_started"
     assert "step_done" in kinds
     assert "run_finished" in kinds
+    shown = cli("runs", "logs", run_id).out
+    assert "step_done     check" in shown
+    assert "attempt_id" not in shown, "nobody can use it there"
+    assert re.search(r"duration_seconds=\d\.\d{1,6} ", shown)
     followed = cli("runs", "logs", run_id, "--follow", "--json")
     assert [json.loads(text)["seq"] for text in followed.out.splitlines()] == [event["seq"] for event in events]
     assert cli("runs", "logs", run_id, "--json", "--after", str(len(events))).json["events"] == []

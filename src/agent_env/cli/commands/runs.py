@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
     from agent_env.stores import RunRow, StoredRun
 
+_FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
+"""Of an event, what `--json` tells and no person asks for."""
 _DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 
 
@@ -405,7 +407,8 @@ def _print_event(event: dict[str, Any], *, as_json: bool) -> None:
         line(json.dumps(event, ensure_ascii=True, separators=(",", ":")))
         return
     payload = event["payload"] or {}
-    said = " ".join(f"{key}={_short(_brief(value))}" for key, value in payload.items() if value not in (None, "", [], {}))
+    told = {key: value for key, value in payload.items() if key not in _FOR_PROGRAMS and value not in (None, "", [], {})}
+    said = " ".join(f"{key}={_short(_brief(value))}" for key, value in told.items())
     line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
 
 

@@ -115,7 +115,7 @@ def refuse_elsewhere(plan: DeployPlan, making: Making, capabilities: Capabilitie
         raise UnsupportedError(
             f"environment {plan.env_id!r} can't stand beside the machines of {making.sandbox_provider!r}: they {why}",
             concerns=plan.env_id,
-            hint=f"deploy it with {' or '.join(others)}",
+            hint=f"agent-env doctor says what this machine lacks; or deploy it with {' or '.join(others)}",
         )
 
 
