@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -50,6 +51,12 @@ async def make_and_leave(here: World, sandbox_id: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+async def destroyed(here: World, sandbox_id: str) -> bool:
+    """Whether a provider, which asks the engine here as well, has found and removed it."""
+    async with aclosing(here.provider()) as provider:
+        return await provider.destroy(sandbox_id)
+
+
 def killed_in(work: Any) -> None:
     """Runs the work in a process that ends by SIGKILL."""
     child = os.fork()
@@ -77,9 +84,9 @@ def test_a14_after_a_kill_of_its_maker_another_process_finds_the_same_place(here
     assert kept == b"kept by the place"
     assert running == f"{MINE}-orphan\n".encode()
     assert info.alive
-    assert asyncio.run(here.provider().destroy(f"{MINE}-orphan"))
+    assert asyncio.run(destroyed(here, f"{MINE}-orphan"))
     nothing_left(here, f"{MINE}-orphan")
-    assert not asyncio.run(here.provider().destroy(f"{MINE}-orphan"))
+    assert not asyncio.run(destroyed(here, f"{MINE}-orphan"))
 
 
 def test_d1_killed_at_any_moment_of_making_everything_is_found_and_removed(here: World) -> None:
@@ -101,9 +108,9 @@ def test_d1_killed_at_any_moment_of_making_everything_is_found_and_removed(here:
 
 
 async def _remove_all(here: World) -> None:
-    provider = here.provider()
-    for info in [info async for info in provider.list({"agentenv.home": "h"})]:
-        await provider.destroy(info.sandbox_id)
+    async with aclosing(here.provider()) as provider:
+        for info in [info async for info in provider.list({"agentenv.home": "h"})]:
+            await provider.destroy(info.sandbox_id)
 
 
 def test_d1_cancelled_at_any_moment_of_making_nothing_is_left(here: World) -> None:
@@ -157,14 +164,15 @@ def test_a18_two_homes_never_touch_each_other() -> None:
         async def both() -> None:
             mine = await one.provider().create(spec(f"{MINE}-mine", labels={"agentenv.home": "one"}))
             theirs = await other.provider().create(spec(f"{MINE}-theirs", labels={"agentenv.home": "other"}))
-            assert [info.sandbox_id async for info in one.provider().list({})] == [f"{MINE}-mine"]
-            assert not await one.provider().destroy(f"{MINE}-theirs")
-            assert await one.provider().destroy(f"{MINE}-mine")
+            async with aclosing(one.provider()) as provider:
+                assert [info.sandbox_id async for info in provider.list({})] == [f"{MINE}-mine"]
+            assert not await destroyed(one, f"{MINE}-theirs")
+            assert await destroyed(one, f"{MINE}-mine")
             alive = await (await theirs.machine()).run(Command(["echo", "alive"]))
             assert alive.stdout == b"alive\n"
             await mine.aclose()
             await theirs.aclose()
-            assert await other.provider().destroy(f"{MINE}-theirs")
+            assert await destroyed(other, f"{MINE}-theirs")
 
         asyncio.run(both())
         nothing_left(one, f"{MINE}-mine")
@@ -173,20 +181,20 @@ def test_a18_two_homes_never_touch_each_other() -> None:
 
 def test_a18_two_homes_with_one_work_root_list_only_their_own(here: World, tmp_path: Path) -> None:
     async def both() -> list[list[str]]:
-        first, second = here.provider(), replace(here, state=tmp_path).provider()
-        sandboxes = [
-            await first.create(spec(f"{MINE}-first", labels={"agentenv.home": "one"})),
-            await second.create(spec(f"{MINE}-second", labels={"agentenv.home": "two"})),
-        ]
-        seen = [
-            [info.sandbox_id async for info in provider.list({"agentenv.home": home})]
-            for provider, home in ((first, "one"), (second, "two"))
-        ]
-        for sandbox in sandboxes:
-            await sandbox.aclose()
-        await first.destroy(f"{MINE}-first")
-        await second.destroy(f"{MINE}-second")
-        return seen
+        async with aclosing(here.provider()) as first, aclosing(replace(here, state=tmp_path).provider()) as second:
+            sandboxes = [
+                await first.create(spec(f"{MINE}-first", labels={"agentenv.home": "one"})),
+                await second.create(spec(f"{MINE}-second", labels={"agentenv.home": "two"})),
+            ]
+            seen = [
+                [info.sandbox_id async for info in provider.list({"agentenv.home": home})]
+                for provider, home in ((first, "one"), (second, "two"))
+            ]
+            for sandbox in sandboxes:
+                await sandbox.aclose()
+            await first.destroy(f"{MINE}-first")
+            await second.destroy(f"{MINE}-second")
+            return seen
 
     assert asyncio.run(both()) == [[f"{MINE}-first"], [f"{MINE}-second"]]
     nothing_left(here, f"{MINE}-first")
@@ -195,15 +203,16 @@ def test_a18_two_homes_with_one_work_root_list_only_their_own(here: World, tmp_p
 def test_a12_a_folder_whose_record_is_lost_is_found_by_its_labels_and_removed_with_its_processes(here: World) -> None:
     killed_in(lambda: make_and_leave(here, f"{MINE}-lost"))
     shutil.rmtree(Records(here.state).folder(f"{MINE}-lost"))
-    provider = here.provider()
 
     async def found() -> list[str]:
-        return [info.sandbox_id async for info in provider.list({"agentenv.home": "h"})]
+        async with aclosing(here.provider()) as provider:
+            there = [info.sandbox_id async for info in provider.list({"agentenv.home": "h"})]
+            with pytest.raises(SandboxNotFoundError):
+                await provider.attach(f"{MINE}-lost", epoch=1, token="")
+            return there
 
     assert asyncio.run(found()) == [f"{MINE}-lost"]
-    with pytest.raises(SandboxNotFoundError):
-        asyncio.run(provider.attach(f"{MINE}-lost", epoch=1, token=""))
-    assert asyncio.run(provider.destroy(f"{MINE}-lost"))
+    assert asyncio.run(destroyed(here, f"{MINE}-lost"))
     assert here.left() == []
     assert list(marked(f"{MINE}-lost")) == []
     groups = Path("/sys/fs/cgroup")
@@ -224,7 +233,7 @@ def test_d8_after_a_reboot_a_place_is_lost_and_can_be_removed(here: World) -> No
     with pytest.raises(PlaceLostError, match="restarted"):
         asyncio.run(here.provider().attach(f"{MINE}-boot", epoch=2, token=f"t-{MINE}-boot"))
     records.write(facts)
-    assert asyncio.run(here.provider().destroy(f"{MINE}-boot"))
+    assert asyncio.run(destroyed(here, f"{MINE}-boot"))
     assert first is not None
     assert not first.alive
     nothing_left(here, f"{MINE}-boot")

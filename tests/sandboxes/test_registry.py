@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import PlaceLostError, UnsupportedError, UserError
 from agent_env.places import Command, Ending, Upload
-from agent_env.sandboxes import Level, names, provider
+from agent_env.sandboxes import Level, Provider, names, provider
 from agent_env.sandboxes.confined.processes import marked
 from tests.sandboxes.people import MINE, spec
 
@@ -43,8 +44,16 @@ def _commands() -> Iterator[bytes]:
             yield (folder / "cmdline").read_bytes()
 
 
+LASTING = tuple(str(10_000_000 + 2 * os.getpid() + number) for number in (0, 1))
+"""Seconds that nobody else's `sleep` of this machine lasts."""
+
+
 async def _bare(root: Path) -> dict[str, Any]:
-    bare = provider("unsafe_host", state_root=root / "state")
+    async with contextlib.aclosing(provider("unsafe_host", state_root=root / "state")) as bare:
+        return await _used(bare)
+
+
+async def _used(bare: Provider) -> dict[str, Any]:
     found: dict[str, Any] = {"notes": (await bare.capabilities()).notes}
     with pytest.raises(UnsupportedError, match="'unsafe_host' can't hold"):
         await bare.create(spec(f"{MINE}-bare", network=NetworkPolicy(mode=NetworkMode.NONE)))
@@ -54,7 +63,7 @@ async def _bare(root: Path) -> dict[str, Any]:
     found["work"] = Path(str(sandbox.info.facts["work_dir"]))
     found["said"] = (await place.run(Command(["sh", "-c", "pwd; echo $CANARY $HOME; cat /proc/sys/kernel/random/boot_id"]))).stdout.decode()
     await place.put([Upload(PurePosixPath(f"{found['work']}/f"), b"x")])
-    slept = await place.run(Command(["sh", "-c", "(setsid sleep 300 &) ; env -i setsid sleep 301 & sleep 0.1"]))
+    slept = await place.run(Command(["sh", "-c", f"(setsid sleep {LASTING[0]} &) ; env -i setsid sleep {LASTING[1]} & sleep 0.1"]))
     assert slept.ending is Ending.EXITED
     await sandbox.aclose()
     again = await bare.attach(f"{MINE}-bare", epoch=2, token=f"t-{MINE}-bare")
@@ -78,5 +87,5 @@ def test_the_bare_host_says_loudly_what_it_is_and_still_cleans_up(tmp_path: Path
     assert canary_and_home == str(found["work"])
     assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert list(marked(f"{MINE}-bare")) == []
-    assert not {b"sleep\x00300\x00", b"sleep\x00301\x00"} & set(_commands())
+    assert not {f"sleep\0{seconds}\0".encode() for seconds in LASTING} & set(_commands())
     assert list((tmp_path / "work").iterdir()) == []
