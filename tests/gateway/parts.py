@@ -34,7 +34,7 @@ def eventually(probe: Callable[[], Any], within: float = WITHIN) -> Any:
             assert found, f"{probe} gave {found!r} for {within} s"
             return found
         time.sleep(pause)
-        pause = min(pause * 1.5, 0.25)
+        pause = min(pause * 1.5, 0.05)
 
 
 @dataclass
