@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
+from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.errors import InfrastructureError, PlaceLostError, SandboxNotFoundError, SupersededError, UnsupportedError, UserError
 from agent_env.places import Command, Upload
-from agent_env.sandboxes.confined import probe
+from agent_env.sandboxes.confined import probe, removal
 from agent_env.sandboxes.confined.processes import Identity, marked
-from agent_env.sandboxes.confined.records import Records
+from agent_env.sandboxes.confined.records import Facts, Records
 from tests.sandboxes.people import MINE, WAYS, World, act, in_child, spec, world
 
 
@@ -217,6 +218,26 @@ def test_a12_a_folder_whose_record_is_lost_is_found_by_its_labels_and_removed_wi
     assert list(marked(f"{MINE}-lost")) == []
     groups = Path("/sys/fs/cgroup")
     assert [found for above in ("", "*/") for found in groups.glob(f"{above}agentenv/{MINE}-lost-*")] == []
+
+
+class Returning(Identity):
+    """A process that is there again whenever it was ended, as one of a chain that forks without end can be."""
+
+    @property
+    def alive(self) -> bool:
+        return True
+
+    def kill(self, signal_number: int = signal.SIGKILL) -> bool:
+        return True
+
+    def wait_gone(self, seconds: float) -> bool:
+        return True
+
+
+def test_what_is_there_again_whenever_it_was_ended_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "marked", lambda sandbox_id: [Returning(4242, 1)])
+    with pytest.raises(InfrastructureError, match="process 4242 of sandbox local-again can't be ended"):
+        removal.stop(Facts("local-again", ""), limits=replace(DEFAULT_LIMITS, cleanup_seconds=0.05))
 
 
 def test_d8_after_a_reboot_a_place_is_lost_and_can_be_removed(here: World) -> None:
