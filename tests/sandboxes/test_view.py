@@ -180,6 +180,24 @@ def test_where_nobody_may_make_user_namespaces_bubblewrap_does_not_help_either()
     assert done.stdout == "user.max_user_namespaces is 0 True False\n"
 
 
+FILTER = """
+import ctypes, platform, struct
+number = {"x86_64": 272, "aarch64": 97}[platform.machine()]
+steps = (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(code))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+"""
+"""Has the kernel refuse `unshare` with EPERM (SECCOMP_RET_ERRNO), and nothing else, as Docker's default profile does."""
+
+
+def test_where_a_filter_of_system_calls_forbids_user_namespaces_nothing_is_confined() -> None:
+    say = "from agent_env.sandboxes.confined.probe import survey; print(survey().user_namespaces, survey().can_confine)"
+    done = subprocess.run([sys.executable, "-c", FILTER + say], capture_output=True, text=True, check=True, timeout=within(20))
+    assert done.stdout == "a filter of system calls forbids them, as container engines put around what they run False\n"
+
+
 async def tried(world: World) -> probe.Finding:
     return await trial()
 
