@@ -192,10 +192,15 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
 """Has the kernel refuse `unshare` with EPERM (SECCOMP_RET_ERRNO), and nothing else, as Docker's default profile does."""
 
 
-def test_where_a_filter_of_system_calls_forbids_user_namespaces_nothing_is_confined() -> None:
-    say = "from agent_env.sandboxes.confined.probe import survey; print(survey().user_namespaces, survey().can_confine)"
-    done = subprocess.run([sys.executable, "-c", FILTER + say], capture_output=True, text=True, check=True, timeout=within(20))
-    assert done.stdout == "a filter of system calls forbids them, as container engines put around what they run False\n"
+def test_where_a_filter_of_system_calls_forbids_user_namespaces_a_run_is_refused_with_every_remedy(tmp_path: Path) -> None:
+    run = "from agent_env.cli.boundary import run; raise SystemExit(run(['run', 'hello', '--dry-run']))"
+    environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "DOCKER_HOST": f"unix://{tmp_path}/none"}
+    done = subprocess.run(
+        [sys.executable, "-c", FILTER + run], capture_output=True, text=True, check=False, env=environ, timeout=within(20)
+    )
+    assert done.returncode == 2
+    for said in ("a filter of system calls forbids them", "install bubblewrap", "start a container engine", "--unsafe-host"):
+        assert said in done.stderr
 
 
 async def tried(world: World) -> probe.Finding:

@@ -136,9 +136,7 @@ class LocalProvider(Confining):
         """
         reasons = self.problems(spec, await self.capabilities())
         if reasons:
-            raise self.away(spec) or UnsupportedError(
-                "; ".join(reasons), concerns=spec.sandbox_id, hint=_UNSAFE_HINT if self._no_machine() in reasons else None
-            )
+            raise self.away(spec) or UnsupportedError("; ".join(reasons), concerns=spec.sandbox_id)
         undone = partial(self._life.undo, self.destroy)
         if spec.mode == "container" or self._in_container():
             return await (self._containers if spec.mode == "container" else self._machines).create(spec, undone)
@@ -241,9 +239,11 @@ class LocalProvider(Confining):
             return f"isolation is 'container' by configuration, and {self._no_engine}" if self._no_engine else ""
         if self._can_confine() or self._in_container():
             return ""
-        return (
-            _NO_CONFINEMENT if host.IS_LINUX else f"{self.machine.user_namespaces}, and {self._no_engine or 'isolation is by namespaces'}"
-        )
+        if not host.IS_LINUX:
+            why = f"{self.machine.user_namespaces}, and {self._no_engine or 'isolation is by namespaces'}"
+            return f"{why} ({NO_ENGINE_HINT}: a container of it then plays the machine)"
+        why = self.machine.user_namespaces or "user namespaces are to be made by bubblewrap"
+        return f"this machine can confine nothing: {why}, and bubblewrap can't make any either; {_REMEDIES}"
 
     def _levels(self) -> dict[str, Level]:
         return control.levels(self.machine)
@@ -323,10 +323,7 @@ class LocalProvider(Confining):
         return self._containers.beside(facts, epoch=epoch, token=token)
 
 
-_NO_CONFINEMENT = "this machine can confine nothing: its users may not make user namespaces, nor may bubblewrap where it is installed"
-_UNSAFE_HINT = (
+_REMEDIES = (
     "set user.max_user_namespaces (and kernel.apparmor_restrict_unprivileged_userns=0), install bubblewrap, or start a container engine, a "
     "container of which then plays the machine; --unsafe-host runs without a sandbox, on a machine you can lose"
-    if host.IS_LINUX
-    else f"{NO_ENGINE_HINT}: a container of it then plays the machine"
 )
