@@ -14,6 +14,7 @@ from agent_env.containers import Engine, EngineEndpoint, objects
 from agent_env.containers.container import image_facts
 from agent_env.errors import EngineFailedError, TransportLostError
 from agent_env.images.engine_api import EngineApi
+from tests.busy import within
 
 STRANGE = {
     "a page": (b"text/html", b"<html>log in</html>"),
@@ -62,8 +63,23 @@ async def test_a_refusal_that_no_engine_gives_and_an_image_that_is_none_are_told
     async with answering(tmp_path / "a", b"application/json", b'{"error": "no route"}', status=502) as engine:
         with pytest.raises(EngineFailedError, match="does not answer as"):
             await objects.networks(engine, {"a": "b"})
-    async with answering(tmp_path / "b", b"application/json", b"{") as engine:
+    for status, kind, body in (
+        (200, b"application/json", b"{"),
+        (200, b"application/json", b'["x"]'),
+        (502, b"text/html", b"<html>"),
+        (503, b"application/json", b""),
+    ):
+        async with answering(tmp_path / f"b{status}{len(body)}", kind, body, status=status) as engine:
+            with pytest.raises(EngineFailedError, match="does not answer as"):
+                await EngineApi(engine).ask("GET", "images/x/json", shape=dict)
+    async with answering(tmp_path / "c", b"application/json", b'"x"\n') as engine:
         with pytest.raises(EngineFailedError, match="does not answer as"):
+            _ = [event async for event in EngineApi(engine).events("build", seconds=within(5))]
+
+
+async def test_a_refusal_of_an_engine_names_what_was_asked_of_whom(tmp_path: Path) -> None:
+    async with answering(tmp_path / "s", b"application/json", b'{"message": "no such thing"}', status=500) as engine:
+        with pytest.raises(EngineFailedError, match=r"^GET images/json, asked of unix://.*/s .*says 'no such thing' \(HTTP 500\)"):
             await EngineApi(engine).ask("GET", "images/json")
 
 

@@ -230,7 +230,7 @@ def _params(request: BuildRequest, home: str) -> dict[str, str]:
 
 
 def _meaning(error: EngineAnswerError, log: Log, redact: Callable[[str], str]) -> AgentEnvError:
-    message = redact(error.message)
+    message = redact(error.said)
     base = log.base
     if base is not None and error.detail is None:
         registry = ImageReference.parse(base).host

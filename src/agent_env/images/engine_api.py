@@ -14,14 +14,18 @@ from agent_env.containers import Engine
 from agent_env.errors import EngineFailedError
 
 Params = Mapping[str, str]
+_SHOWN = 200
+"""Characters of a page of somebody else's."""
 
 
 class EngineAnswerError(EngineFailedError):
     """The engine refused or failed. `status` is the HTTP status, 0 for an error amid a stream."""
 
-    def __init__(self, status: int, message: str, *, detail: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, said: str, *, asked: str = "", detail: int | None = None) -> None:
+        super().__init__(f"{asked} failed: the container engine says {said!r} (HTTP {status})" if asked else said)
         self.status = status
+        self.said = said
+        """In its own words."""
         self.detail = detail
         """The code that the engine gives beside an error amid a stream, such as a command's exit code."""
 
@@ -37,9 +41,16 @@ class EngineApi:
         self.engine = engine
 
     async def ask(
-        self, method: str, path: str, *, params: Params | None = None, headers: Params | None = None, json: Any | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        headers: Params | None = None,
+        json: Any | None = None,
+        shape: type = object,
     ) -> Any:
-        """One answer as JSON; None for an empty one. Bounded by `engine_seconds`.
+        """One answer as JSON; None for an empty one, and for what is not of the `shape` an error. Bounded by `engine_seconds`.
 
         Raises:
             EngineAnswerError: It refused.
@@ -51,7 +62,10 @@ class EngineApi:
         sent = {**(headers or {}), **({"Content-Type": "application/json"} if data is not None else {})}
         async with self._answer(method, path, params=params, seconds=None, headers=sent, data=data) as response:
             text = await response.read()
-            return _loads(text) if text else None
+            found = _loads(text) if text else None
+            if found is not None and not isinstance(found, shape):
+                raise TypeError(f"a {shape.__name__} was asked for")
+            return found
 
     async def events(
         self,
@@ -114,20 +128,26 @@ class EngineApi:
             ) as response,
         ):
             if response.status >= 400:
-                raise EngineAnswerError(response.status, _message(await response.read()))
+                body = await response.read()
+                said, shown = _message(body), body.decode(errors="replace").strip() or "no reason given"
+                if said is None and response.status >= 500:  # an engine gives its reasons as JSON
+                    raise TypeError(f"HTTP {response.status}: {shown[:_SHOWN]}")
+                raise EngineAnswerError(response.status, said or shown, asked=f"{method} {path}, asked of {self.engine.endpoint},")
             yield response
 
 
 def _event(line: bytes) -> dict[str, Any]:
     event: dict[str, Any] = _loads(line)
+    if not isinstance(event, dict):
+        raise TypeError("an event is an object")
     if "error" in event or "errorDetail" in event:
         detail = event.get("errorDetail") or {}
         raise EngineAnswerError(0, str(detail.get("message") or event.get("error")), detail=detail.get("code"))
     return event
 
 
-def _message(body: bytes) -> str:
+def _message(body: bytes) -> str | None:
     try:
         return str(_loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace").strip() or "no reason given"
+        return None

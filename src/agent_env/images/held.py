@@ -99,7 +99,7 @@ async def inspect(api: EngineApi, name: str) -> HeldImage | None:
         InfrastructureError: The engine can't be reached, or refused.
     """
     try:
-        facts: dict[str, Any] = await api.ask("GET", f"images/{name}/json")
+        facts: dict[str, Any] = await api.ask("GET", f"images/{name}/json", shape=dict)
     except EngineAnswerError as error:
         if error.status == 404:
             return None
@@ -125,7 +125,7 @@ async def labelled(api: EngineApi, home: str, sources: str | None = None) -> lis
         InfrastructureError: The engine can't be reached, or refused.
     """
     labels = [f"{HOME_LABEL}={home}", SOURCES_LABEL if sources is None else f"{SOURCES_LABEL}={sources}"]
-    rows = await api.ask("GET", "images/json", params={"filters": json.dumps({"label": labels})})
+    rows = await api.ask("GET", "images/json", params={"filters": json.dumps({"label": labels})}, shape=list)
     found = [await inspect(api, str(row["Id"])) for row in rows or ()]
     return [image for image in found if image is not None]
 

@@ -47,7 +47,7 @@ async def load(api: EngineApi, saved: SavedImage, *, limits: Limits) -> HeldImag
             async for event in lines:
                 loaded += _LOADED.findall(str(event.get("stream") or ""))
     except EngineAnswerError as error:
-        raise EngineFailedError(f"the archive of {name} can't be loaded: {error.message}", concerns=name) from error
+        raise EngineFailedError(f"the archive of {name} can't be loaded: {error.said}", concerns=name) from error
     held = await inspect(api, name)
     if held is None and len(loaded) == 1:
         await transfer.tag(api, loaded[0], saved.name.with_tag(saved.name.tag or "latest"))

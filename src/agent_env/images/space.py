@@ -125,7 +125,8 @@ class Space:
     async def _used(self) -> tuple[list[str], list[dict[str, Any]]]:
         """The image of each container, and every image with what it was made from."""
         containers, every = await asyncio.gather(
-            self._api.ask("GET", "containers/json", params={"all": "1"}), self._api.ask("GET", "images/json", params={"all": "1"})
+            self._api.ask("GET", "containers/json", params={"all": "1"}, shape=list),
+            self._api.ask("GET", "images/json", params={"all": "1"}, shape=list),
         )
         return [str(row.get("ImageID")) for row in containers or ()], list(every or ())
 
@@ -298,7 +299,7 @@ class Space:
     async def _unique_bytes(self) -> dict[str, int]:
         """What each image holds alone; nothing from an engine that does not tell."""
         with contextlib.suppress(EngineAnswerError):
-            usage = await self._api.ask("GET", "system/df", params={"type": "image"})
+            usage = await self._api.ask("GET", "system/df", params={"type": "image"}, shape=dict)
             return {str(row["Id"]): int(row["Size"]) - max(int(row.get("SharedSize") or 0), 0) for row in (usage or {}).get("Images") or ()}
         return {}
 

@@ -100,7 +100,7 @@ async def _with_attempts(once: Callable[[], Awaitable[T]], reference: ImageRefer
             return await once()
         except EngineAnswerError as error:
             registry = "Docker Hub" if reference.host == DOCKER_HUB else reference.host
-            found = meaning(error.message, str(reference), registry)
+            found = meaning(error.said, str(reference), registry)
             last, patience = RefusedError(found), PATIENCE if found.asked_too_often else 0
             last.__cause__ = error
             # Nobody listens on a port of this machine: that won't change by waiting a second.
