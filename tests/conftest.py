@@ -41,15 +41,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if "slow" not in item.keywords]
 
 
-def pytest_sessionstart() -> None:
-    """What is imported and collected stays: looking through it for garbage, half a million objects, costs a third of the collection."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """What is imported and collected stays: looking through it for garbage, half a million objects, costs a third of the collection.
+
+    Nor is it looked through again while tests run.
+    """
     gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Nor is it looked through again while tests run."""
-    gc.freeze()
-    gc.enable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
