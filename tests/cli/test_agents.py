@@ -204,3 +204,14 @@ def test_what_put_can_not_mean_is_refused(cli: Cli, tmp_path: Path) -> None:
     assert "needs an --id" in cli("agent", "put", "--image-ref", "x").err
     assert "--env-var go with --image-ref or --dockerfile" in cli("agent", "put", tmp_path, "--env-var", "A=1").err
     assert "'A' is not NAME=VALUE" in cli("agent", "put", "--image-ref", "x", "--id", "y", "--env-var", "A").err
+
+
+def test_a_stored_environment_is_removed_as_a_stored_agent_is(cli: Cli) -> None:
+    assert cli("bundle", "new", "shop", "--env", "notes").code == 0
+    assert cli("env", "put", "shop/envs/notes", "--id", "mine").code == 0
+    mixed = cli("env", "rm", "mine", "run-x")
+    assert (mixed.code, mixed.err.count("one kind at a time")) == (2, 1)
+    assert cli("env", "rm", "mine", "--json").json == {"removed": ["mine"]}
+    assert "mine" not in cli("env", "list").out
+    gone = cli("env", "rm", "mine")
+    assert (gone.code, gone.err) == (2, "error: there is no environment 'mine'\nhint: agent-env env list\n")

@@ -10,7 +10,7 @@ import click
 
 from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import opened_stores
+from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,3 +136,40 @@ def remove(collection: str, ids: Sequence[str], version: int | None, known: Call
     else:
         for id in ids:
             line(f"{id}: removed{f' v{version}' if version else ''}")
+
+
+def take_down_or_remove(
+    collection: str, targets: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool
+) -> int:
+    """Takes down runs that brought something up, or removes stored documents. Returns the exit code.
+
+    Args:
+        collection: Where the documents are.
+        targets: Ids of runs, or of documents.
+        version: Of documents only this one; None is all.
+        known: As for `remove`.
+        as_json: For programs.
+
+    Raises:
+        UsageError: Some are runs, and some are not.
+    """
+    runs = [target for target in targets if target.startswith("run-")]
+    if runs and len(runs) < len(targets):
+        raise UsageError("runs and ids of what is stored are removed one kind at a time")
+    if not runs:
+        remove(collection, targets, version, known, as_json=as_json)
+        return 0
+
+    async def work() -> list[dict[str, Any]]:
+        async with opened_engine() as engine:
+            found = [find_run(engine.stores, run).run_id for run in runs]
+            return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
+
+    reports = run_async(work)
+    if as_json:
+        write_json({"runs": reports})
+    for report in reports if not as_json else ():
+        line(f"{report['run']}: removed {len(report['removed'])}, already gone {len(report['absent'])}")
+        for name, why in report["failed"].items():
+            note(f"{name}: {why}")
+    return 1 if any(report["failed"] or report["left"] for report in reports) else 0

@@ -12,11 +12,11 @@ import click
 from agent_env.cli.agents import Deployment, deployed_of, variables_of
 from agent_env.cli.commands.agent_chat import chat
 from agent_env.cli.commands.agent_validate import validate
-from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, RUNS, STORED_AGENTS
+from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, STORED_AGENTS, UP_OR_STORED_AGENTS
 from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
-from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, one_id, page_options, remove, show_deployed
+from agent_env.cli.session import opened_engine, opened_stores, run_async, stores_of
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -183,31 +183,12 @@ def deploy(*, what: str, version: int | None, quiet: bool, as_json: bool, **opti
 
 
 @agent.command()
-@click.argument("targets", metavar="RUN|ID...", nargs=-1, required=True, shell_complete=RUNS)
+@click.argument("targets", metavar="RUN|ID...", nargs=-1, required=True, shell_complete=UP_OR_STORED_AGENTS)
 @click.option("--version", type=click.IntRange(min=1), help="Of a stored agent: only this one.")
 @json_option
 def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
     """Take down what `agent deploy` brought up (runs), or remove stored agents (ids)."""
-    runs = [target for target in targets if target.startswith("run-")]
-    if runs and len(runs) < len(targets):
-        raise UsageError("runs and ids of stored agents are removed one kind at a time")
-    if not runs:
-        remove(COLLECTION, targets, version, _known, as_json=as_json)
-        return 0
-
-    async def work() -> list[dict[str, Any]]:
-        async with opened_engine() as engine:
-            found = [find_run(engine.stores, run).run_id for run in runs]
-            return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
-
-    reports = run_async(work)
-    if as_json:
-        write_json({"runs": reports})
-    for report in reports if not as_json else ():
-        line(f"{report['run']}: removed {len(report['removed'])}, already gone {len(report['absent'])}")
-        for name, why in report["failed"].items():
-            note(f"{name}: {why}")
-    return 1 if any(report["failed"] or report["left"] for report in reports) else 0
+    return take_down_or_remove(COLLECTION, targets, version, _known, as_json=as_json)
 
 
 def _known(memory: Any, id: str) -> object:

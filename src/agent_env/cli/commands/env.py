@@ -9,16 +9,17 @@ import click
 from agent_env.cli.agents import not_up
 from agent_env.cli.commands.env_check import check
 from agent_env.cli.commands.env_live import call, exec_, logs, shell, state
-from agent_env.cli.completing import ARTIFACT_IDS, ENVS, PROVIDERS, RUNS, STORED_ENVS
+from agent_env.cli.completing import ARTIFACT_IDS, ENVS, PROVIDERS, STORED_ENVS, UP_OR_STORED_ENVS
 from agent_env.cli.environments import deployed_of, written_environment, written_seed
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
-from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed
+from agent_env.cli.session import opened_engine, opened_stores, run_async, stores_of
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
 from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOutcome
+    from agent_env.stores.opening import Memory
 
 COLLECTION = "envs"
 
@@ -157,21 +158,16 @@ async def _kept(engine: Engine, steps: list[dict[str, Any]], task_id: str, overr
 
 
 @env.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=RUNS)
+@click.argument("targets", metavar="RUN|ID...", nargs=-1, required=True, shell_complete=UP_OR_STORED_ENVS)
+@click.option("--version", type=click.IntRange(min=1), help="Of a stored environment: only this one.")
 @json_option
-def rm(runs: tuple[str, ...], as_json: bool) -> int:
-    """Take down what `env deploy` brought up: everything of those runs."""
+def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
+    """Take down what `env deploy` brought up (runs, with all that is in them), or remove stored environments (ids)."""
+    return take_down_or_remove(COLLECTION, targets, version, _known, as_json=as_json)
 
-    async def work() -> list[dict[str, Any]]:
-        async with opened_engine() as engine:
-            found = [find_run(engine.stores, run).run_id for run in runs]
-            return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
 
-    reports = run_async(work)
-    if as_json:
-        write_json({"runs": reports})
-    for report in reports if not as_json else ():
-        line(f"{report['run']}: removed {len(report['removed'])}, already gone {len(report['absent'])}")
-        for name, why in report["failed"].items():
-            note(f"{name}: {why}")
-    return 1 if any(report["failed"] or report["left"] for report in reports) else 0
+def _known(memory: Memory, id: str) -> object:
+    found = memory.documents.get(COLLECTION, id)
+    if found is None:
+        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="agent-env env list")
+    return found
