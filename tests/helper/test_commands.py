@@ -166,10 +166,10 @@ async def test_ex07_a_failed_launch_is_typed_and_a_126_is_a_result(prefix: tuple
         plain = living.folder / "plain"
         plain.write_bytes(b"text")
         cases = {
-            "working folder": Command(["true"], cwd=PurePosixPath("/not/there")),
+            r"working folder .*\(/not/there\)": Command(["true"], cwd=PurePosixPath("/not/there")),
             "program": Command(["/not/there"]),
             "can't be run": Command(["no-such-program-on-the-path"]),
-            "no such user": Command(["true"], user="nobody-of-that-name"),
+            r"no such user \(nobody-of-that-name\)": Command(["true"], user="nobody-of-that-name"),
             "interpreter": Command([str(script)]),
             "EACCES": Command([str(plain)]),
             "EISDIR|EACCES": Command(["/tmp"]),

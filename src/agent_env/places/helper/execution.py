@@ -320,7 +320,7 @@ class Execution:
             concerns = self._connection.concerns
             return NoNetworkError(f"the network of {concerns} could not be set up", concerns=concerns)
         kind = ProgramMissingError if (what, number) == protocol.NO_PROGRAM else LaunchError
-        return self._launch_error(f"{protocol.WHAT.get(what, 'it could not be launched')}: {protocol.reason(number)}", kind)
+        return self._launch_error(protocol.why_not_launched(what, number, user=self._command.user, cwd=self._command.cwd), kind)
 
     def _launch_error(self, why: str, kind: type[LaunchError] = LaunchError) -> LaunchError:
         return kind(f"{self._name()} could not be started: {why}", concerns=self._connection.concerns)

@@ -250,6 +250,12 @@ def errno_name(number: int) -> str:
     return errno.errorcode.get(number, f"E{number}")
 
 
+def why_not_launched(what: int, number: int, *, user: str | None, cwd: object) -> str:
+    """Why a command could not be started, with the name of what was asked for and is not there."""
+    named = {1: cwd, 3: user, 8: user}.get(what)
+    return f"{WHAT.get(what, 'it could not be launched')}{f' ({named})' if named else ''}: {reason(number)}"
+
+
 def reason(number: int) -> str:
     """An errno for people."""
     return f"{os.strerror(number).lower()} ({errno_name(number)})"
