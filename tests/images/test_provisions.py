@@ -126,7 +126,7 @@ async def test_an_image_that_is_there_is_found_before_its_wheels_are_prepared(he
         again = await images.build(replace(made, name=ImageReference.parse(f"{made.name.path}:again")))
         assert (again.id, house.exists()) == (first.id, False)
         assert {name.rpartition(":")[2] for name in again.names} == {"1", "again"}
-        with pytest.raises(TransferError):
+        with pytest.raises(TransferError, match=f"the wheel {wheel} is asked for and can't be read"):
             await images.build(lab.request(text, {"requirements.txt": f"{wheel}\n", "server.py": "changed"}))
 
 

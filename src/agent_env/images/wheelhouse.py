@@ -228,7 +228,11 @@ def _lasting(requirement: str) -> str:
     path = _local(requirement)
     if path is None:
         return requirement
-    return f"{requirement.removeprefix(f'{path.parent}/')} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise TransferError(f"the wheel {path} is asked for and can't be read: {error.strerror}", concerns=str(path)) from error
+    return f"{requirement.removeprefix(f'{path.parent}/')} {digest}"
 
 
 def _key(requirements: Sequence[str], python: str, tags: Sequence[str], built: Sequence[Path]) -> str:
