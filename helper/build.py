@@ -27,7 +27,8 @@ RECORD = SOURCES / "built.json"
 CACHE = SOURCES.parent / ".zig-cache"
 ARCHITECTURES = ("x86_64", "aarch64")
 FLAGS = (
-    *("-std=gnu11", "-D_GNU_SOURCE=", "-static", "-Os", "-s", "-g0", "-Wall", "-Wextra", "-Werror"),
+    *("-std=gnu11", "-D_GNU_SOURCE=", "-static", "-s", "-g0", "-Wall", "-Wextra", "-Werror"),
+    *("-Os", "-Xclang", "-Oz", "-fomit-frame-pointer"),  # zig takes `-Oz` for `-Os`, so the compiler behind it is told itself
     *("-fno-sanitize=all", "-fno-stack-protector", "-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-fno-ident"),
     *("-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections", "-Wl,--build-id=none"),
 )

@@ -16,7 +16,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>
 #include <net/if.h>
@@ -361,7 +360,7 @@ static void change_view(void) {
 
 static void limit(int which, unsigned long long most) {
   struct rlimit wanted = {.rlim_cur = most, .rlim_max = most};
-  if (setrlimit(which, &wanted)) fail("can't set limit %d to %llu", which, most);
+  if (prlimit(0, which, &wanted, NULL)) fail("can't set limit %d to %llu", which, most);
 }
 
 static void forbid_more_namespaces(void) {
@@ -421,9 +420,9 @@ static void become_first(int go, int mapped) {
   if (by_root) {
     if (unshare(CLONE_NEWUSER)) fail("can't make a user namespace");
     if (write(mapped, "m", 1) != 1 || read(go, &byte, 1) != 1) _exit(2);
-    if (setgroups(0, NULL)) fail("can't leave the groups");
+    if (syscall(SYS_setgroups, (size_t)0, NULL)) fail("can't leave the groups");
   }
-  if (setresgid(0, 0, 0) || setresuid(0, 0, 0)) fail("can't become the place's user");
+  if (syscall(SYS_setresgid, 0, 0, 0) || syscall(SYS_setresuid, 0, 0, 0)) fail("can't become the place's user");
   forbid_more_namespaces();
   limit(RLIMIT_CORE, 0);
   if (conf.processes) limit(RLIMIT_NPROC, conf.processes);

@@ -16,7 +16,7 @@
 #define TELL_ANYWAY_MS 1000      /* a process in an uninterruptible wait must not keep the answer back */
 #define STOPS_MAX 100            /* so often a supervisor is woken before its command counts as an attack */
 #define AGAIN_MS 200             /* before a command that was killed is started again */
-#define STATUSES_MAX 4           /* a supervisor tells that it is there, that its command runs or failed, and how it ended */
+#define STATUSES_MAX 3           /* a supervisor tells that its command runs or failed, and how it ended */
 #define DYING_MS 100             /* thousands that were killed take their time */
 
 static uint8_t scratch[CHUNK];
@@ -94,16 +94,17 @@ static void worker_run(uint8_t type, struct span payload, const struct pipes *p)
     _exit(code);
 }
 
-/* Returns the number of the new process; 0 when the starter was asked for it, which then has the child's ends of the pipes. */
-static int spawn(uint8_t type, struct span payload, struct pipes *p)
+/* Returns -1 where there can be no new process. The starter, where it is asked for it, then has the child's ends of the pipes. */
+static int spawn(uint8_t type, struct span payload, struct pipes *p, struct live *live)
 {
-    struct launch l = {payload, {p->in[0] >= 0 ? p->in[0] : g.null, p->out[1], p->err[1], p->result[1]}, p->status[1]};
+    struct launch l = {payload, {p->in[0] >= 0 ? p->in[0] : g.null, p->out[1], p->err[1], p->result[1]}, p->status[1], live};
     if (type == F_EXEC && starter_serves()) {
         if (!starter_take(&l)) return -1;
         p->in[0] = p->out[1] = p->err[1] = p->result[1] = p->status[1] = -1;
         return 0;
     }
     int pid = fork();
+    if (pid > 0) live->supervisor = pid;
     if (pid) return pid;
     if (type != F_EXEC) worker_run(type, payload, p);
     supervise(&l);
@@ -160,14 +161,16 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     if (number && !rejoin_may_begin(c, number)) return; /* it came late, over a connection that its caller has given up */
     struct cmd *cmd = g.cmd_count < MAX_COMMANDS ? calloc(1, sizeof *cmd) : NULL;
     if (!cmd) return exec_failed(c, stream, W_RESOURCES, EAGAIN);
+    cmd_settings(cmd, payload, K_ARG); /* before it runs: its time is counted from here */
     score_restore();
     if (wants_result) hush_begin(cmd);
     cmd->before = limits_now();
     bool open = open_pipes(&p, wants_in, wants_result);
     if (open && type == F_FILES) widen(&p);
-    int pid = open ? spawn(type, payload, &p) : -1;
-    if (pid < 0) {
+    if (open && !(cmd->live = live_take())) errno = EAGAIN, open = false;
+    if (!open || spawn(type, payload, &p, cmd->live) < 0) {
         int error = errno;
+        if (cmd->live) cmd->live->used = false;
         close_pipes(&p);
         hush_end(cmd);
         free(cmd);
@@ -178,8 +181,6 @@ void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t ty
     cmd->stream = stream;
     cmd->worker = type != F_EXEC;
     cmd->files = type == F_FILES;
-    cmd->supervisor = pid;
-    cmd_settings(cmd, payload, K_ARG);
     if (!wants_in) close_pair(p.in), p.in[0] = p.in[1] = -1;
     watch_own(&cmd->in, &p.in[1], WATCH_IN, cmd);
     watch_own(&cmd->out[0].watch, &p.out[0], WATCH_OUT, cmd);
@@ -197,18 +198,18 @@ void exec_entry(struct conn *c, uint32_t stream)
 {
     struct cmd *cmd = calloc(1, sizeof *cmd);
     int status[2];
-    if (!cmd || pipe2(status, O_CLOEXEC)) _exit(70);
-    struct launch l = {g.config.whole, {0, 1, 2, -1}, status[1]};
-    int pid = 0;
+    if (!cmd || !(cmd->live = live_take()) || pipe2(status, O_CLOEXEC)) _exit(70);
+    struct launch l = {g.config.whole, {0, 1, 2, -1}, status[1], cmd->live};
     if (starter_serves()) {
         if (!starter_take(&l)) _exit(71);
     } else {
-        if ((pid = fork()) < 0) _exit(71);
+        int pid = fork();
+        if (pid < 0) _exit(71);
         if (!pid) supervise(&l);
+        cmd->live->supervisor = pid;
         close(status[1]);
     }
     cmd->entry = true;
-    cmd->supervisor = pid;
     cmd_settings(cmd, (struct span){0}, 0);
     cmd_settings(cmd, g.config.whole, K_ENTRY_ARG);
     cmd->deadline_ms = NEVER;
@@ -334,8 +335,8 @@ static void supervisor_gone(struct cmd *cmd)
 void exec_started(struct cmd *cmd)
 {
     uint8_t pid[4];
-    put32(pid, (uint32_t)cmd->main_pid);
-    if (cmd->want_started && cmd->conn && cmd->main_pid) conn_send(cmd->conn, F_STARTED, cmd->stream, pid, sizeof pid);
+    put32(pid, (uint32_t)cmd->live->main_pid);
+    if (cmd->want_started && cmd->conn && cmd->live->main_pid) conn_send(cmd->conn, F_STARTED, cmd->stream, pid, sizeof pid);
 }
 
 static void read_status(struct cmd *cmd)
@@ -344,10 +345,7 @@ static void read_status(struct cmd *cmd)
     ssize_t n = cmd->status.fd < 0 ? -1 : read(cmd->status.fd, told, sizeof told);
     for (size_t i = 0; n > 0 && i < (size_t)n / sizeof *told; i++) {
         const struct status *s = &told[i];
-        if (s->kind == S_SUPERVISED) {
-            cmd->supervisor = s->a;
-        } else if (s->kind == S_STARTED && !cmd->failed) {
-            cmd->main_pid = s->a;
+        if (s->kind == S_STARTED && !cmd->failed) {
             exec_started(cmd);
         } else if (s->kind == S_FAILED) {
             cmd->failed = cmd->exited = true;
@@ -362,13 +360,11 @@ static void read_status(struct cmd *cmd)
 
 void exec_reaped(int pid)
 {
-    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) /* its number is the first thing that a supervisor tells */
-        if (!cmd->supervisor && !cmd->dead && !cmd->gone) read_status(cmd);
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
-        if (cmd->supervisor != pid || cmd->dead) continue;
+        if (cmd->live->supervisor != pid || cmd->dead) continue;
         read_status(cmd);
         supervisor_gone(cmd);
-        cmd->supervisor = 0;
+        cmd->live->supervisor = 0;
         exec_settle(cmd);
         return;
     }
@@ -379,7 +375,7 @@ void exec_stopped(int pid)
 {
     kill(pid, SIGCONT);
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
-        if (cmd->supervisor == pid && !cmd->dead && !cmd->killing && ++cmd->stops > STOPS_MAX) exec_kill(cmd);
+        if (cmd->live->supervisor == pid && !cmd->dead && !cmd->killing && ++cmd->stops > STOPS_MAX) exec_kill(cmd);
 }
 
 /* -------- streams -------- */
@@ -505,7 +501,7 @@ void exec_kill(struct cmd *cmd)
 {
     if (cmd->worker && !cmd->killing) {
         watch_close(&cmd->in);
-        if (cmd->supervisor) kill(cmd->supervisor, SIGTERM);
+        if (cmd->live->supervisor) kill(cmd->live->supervisor, SIGTERM);
         cmd->kill_ms = g.now_ms + WORKER_GRACE_MS;
     } else if (!cmd->worker) {
         cmd->kill_ms = g.now_ms;
@@ -522,7 +518,7 @@ static void deadline_passed(struct cmd *cmd)
     cmd->killing = true;
     cmd->deadline_ms = NEVER;
     cmd->kill_ms = cmd->frozen ? g.now_ms : g.now_ms + cmd->grace_ms; /* what was frozen must not wake again */
-    if (!cmd->frozen && cmd->supervisor) tree_terminate(cmd->supervisor, cmd->grace_ms);
+    if (!cmd->frozen && cmd->live->supervisor) tree_terminate(cmd->live->supervisor, cmd->grace_ms);
 }
 
 /* The tree is ended and looked at again until it is gone; what only has to die is left alone meanwhile, for looking takes time from it. */
@@ -531,10 +527,10 @@ static void sweep(struct cmd *cmd)
     bool only_dying = false;
     if (!cmd->kill_began_ms) cmd->kill_began_ms = g.now_ms;
     uint64_t since = g.now_ms - cmd->kill_began_ms;
-    if (cmd->supervisor) {
-        if (!cmd->worker) only_dying = tree_kill(cmd->supervisor) && tree_crowded(cmd->supervisor);
-        if (since > SUPERVISOR_WAKE_MS) kill(cmd->supervisor, SIGCONT);
-        if (cmd->worker || since > SUPERVISOR_END_MS) kill(cmd->supervisor, SIGKILL);
+    if (cmd->live->supervisor) {
+        if (!cmd->worker) only_dying = tree_kill(cmd->live->supervisor) && tree_crowded(cmd->live->supervisor);
+        if (since > SUPERVISOR_WAKE_MS) kill(cmd->live->supervisor, SIGCONT);
+        if (cmd->worker || since > SUPERVISOR_END_MS) kill(cmd->live->supervisor, SIGKILL);
     }
     if (since > TELL_ANYWAY_MS && !cmd->exited) {
         cmd->ending.a = SIGKILL;
@@ -593,6 +589,7 @@ void exec_collect(void)
         *at = cmd->next;
         buf_free(&cmd->pending);
         log_forget(&cmd->log);
+        cmd->live->used = false;
         free(cmd);
     }
 }

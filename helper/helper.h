@@ -30,6 +30,7 @@
 #define ARGV0_MAX 96
 #define LEDGER_MAX 256
 #define NEVER UINT64_MAX
+#define HELD_BACK_MS 50             /* between looks whether a command that waits for others may start */
 #define OUTS 3
 #define RESULT_FD 3
 
@@ -51,7 +52,7 @@ enum exec_flag { X_STDIN = 1, X_STARTED = 2, X_RESULT = 4 };
 enum config_flag { C_NEW_PRIVILEGES = 1, C_HOLD = 2, C_ALL_CAPABILITIES = 4, C_STARTER = 8, C_ENTRY_LATER = 16, C_LIMITED = 32, C_DEMANDED = 64,
     C_RESTART = 128 };
 enum reached { REACHED_NOTHING, REACHED_MEMORY, REACHED_WATCHED_MEMORY, REACHED_DISK };
-enum status_kind { S_STARTED = 1, S_FAILED, S_EXITED, S_SUPERVISED };
+enum status_kind { S_STARTED = 1, S_FAILED, S_EXITED };
 
 struct span { const uint8_t *data; size_t len; };
 struct buf { uint8_t *data; size_t off, len, cap; };
@@ -74,6 +75,10 @@ struct limits { uint64_t killed, watched, disk; };
 
 struct out { struct watch watch; uint64_t total, sent, limit, left; };
 
+/* The numbers of a command's supervisor and of its first process; 0: not yet, or no longer. The supervisor writes them where the loop sees
+ * them, and so need not wake it for them. */
+struct live { _Atomic int supervisor, main_pid; bool used; };
+
 /* What a supervisor tells the loop; small enough that a pipe never tears it. */
 struct status { uint32_t kind; int32_t a, b; uint32_t unused; uint64_t user_us, system_us, rss_kb; };
 
@@ -84,7 +89,8 @@ struct cmd {
     bool worker;                    /* file work or a TCP stream: no attempt, not in the ledger */
     bool files, want_started, failed, exited, told, timed_out, killing, frozen, hushed, gone, dead, entry, again;
     bool accompanied;               /* something else has run meanwhile */
-    int stops, supervisor, main_pid;       /* 0: not yet, or no longer */
+    int stops;
+    struct live *live;
     struct watch in, status;
     struct buf pending;             /* standard input that the pipe did not take yet */
     bool in_eof;
@@ -110,7 +116,8 @@ struct config {
 /* One helper is one process: this is its state. */
 struct state {
     int epoll, listen, proc, null, signals;
-    bool init, stopping, parting, hold, awaiting, held_back;
+    bool init, stopping, parting, hold, awaiting;
+    int held_back; /* 0, or the milliseconds until the next look whether what waits for others may start */
     uint64_t now_ms, begun_ms, highest_epoch, ttl_at, stray_ms, stop_at, again_ms;
     int exit_code;
     struct config config;
@@ -215,13 +222,17 @@ void forward_collect(void);
 void ledger_remember(const struct cmd *cmd);
 void ledger_send(struct conn *c, uint32_t stream);
 
+/* live.c */
+struct live *live_take(void);
+
 /* launch.c */
-struct launch { struct span request; int stdio[RESULT_FD + 1]; int status; };
+struct launch { struct span request; int stdio[RESULT_FD + 1]; int status; struct live *live; };
 void supervise(const struct launch *l) __attribute__((noreturn));
 void report(int fd, uint32_t kind, int a, int b);
 void keep_only(const int *kept, int count);
 
 /* ready.c */
+bool hold_back(int ms);
 bool ready_begin(int fd);
 bool ready_holds_back(const struct conn *c, uint8_t type);
 void ready_event(void);

@@ -7,6 +7,7 @@
 #include "helper.h"
 
 #define HUSH_MS 3000 /* a command that never gets ready must not hold up the others */
+#define STARTING_MS 1 /* between looks whether it has been: nobody tells us */
 #define START_MS 1000 /* nor one that can't be started */
 
 /* Whether a command must not start yet: not while another one hushes, whose silence it would break; and one that wants to hush itself not
@@ -17,8 +18,9 @@ bool hush_holds_back(uint8_t type, struct span payload)
     bool wants = tlv_u64(payload, K_FLAGS, 0) & X_RESULT;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
         if (cmd->dead || cmd->gone || cmd->worker) continue;
-        bool starting = !cmd->main_pid && !cmd->exited && g.now_ms < cmd->started_us / 1000 + START_MS;
-        if (cmd->hush_ms || (wants && starting)) return g.held_back = true;
+        bool starting = !cmd->live->main_pid && !cmd->exited && g.now_ms < cmd->started_us / 1000 + START_MS;
+        if (wants && starting) return hold_back(STARTING_MS);
+        if (cmd->hush_ms) return hold_back(HELD_BACK_MS);
     }
     return false;
 }
@@ -29,9 +31,9 @@ void hush_begin(struct cmd *cmd)
     int count = 0;
     cmd->hush_ms = g.now_ms + HUSH_MS;
     for (struct cmd *other = g.cmds; other && count < MAX_COMMANDS; other = other->next) {
-        if (other == cmd || other->worker || other->dead || other->frozen || other->hushed || other->killing || !other->supervisor) continue;
+        if (other == cmd || other->worker || other->dead || other->frozen || other->hushed || other->killing || !other->live->supervisor) continue;
         other->hushed = true;
-        roots[count++] = other->supervisor;
+        roots[count++] = other->live->supervisor;
     }
     if (count) trees_freeze(roots, count);
 }
@@ -46,6 +48,6 @@ void hush_end(struct cmd *cmd)
     for (struct cmd *other = g.cmds; other; other = other->next) {
         if (!other->hushed) continue;
         other->hushed = false;
-        if (!other->frozen && !other->dead && other->supervisor) tree_signal(other->supervisor, SIGCONT, false);
+        if (!other->frozen && !other->dead && other->live->supervisor) tree_signal(other->live->supervisor, SIGCONT, false);
     }
 }

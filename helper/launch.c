@@ -164,14 +164,14 @@ static void apply_limits(const struct plan *p, struct span rest)
     while (tlv_next(&rest, &key, &value)) {
         if (key != K_RLIMIT || value.len != 20) continue;
         struct rlimit limit = {get64(value.data + 4), get64(value.data + 12)};
-        if (setrlimit((int)get32(value.data), &limit)) fail(p->status, W_LIMIT, errno);
+        if (prlimit(0, (int)get32(value.data), &limit, NULL)) fail(p->status, W_LIMIT, errno);
     }
 }
 
 static void set_limits(const struct plan *p)
 {
     struct rlimit files = {g.nofile_soft, g.nofile_hard};
-    setrlimit(RLIMIT_NOFILE, &files); /* the loop raised its own */
+    prlimit(0, RLIMIT_NOFILE, &files, NULL); /* the loop raised its own */
     apply_limits(p, g.config.whole);  /* the place's, then the command's */
     apply_limits(p, p->request);
 }
@@ -231,6 +231,7 @@ static int child(void *argument)
     return 127;
 }
 
+/* Its own ends of the output are kept until the command has ended, so that the loop hears of that first, and not of each pipe before. */
 static void reap(const struct plan *p, pid_t main_pid)
 {
     struct rusage usage;
@@ -244,6 +245,9 @@ static void reap(const struct plan *p, pid_t main_pid)
             .rss_kb = (uint64_t)usage.ru_maxrss,
         };
         write_all(p->status, &s, sizeof s);
+        if (wait4(-1, &how, WNOHANG, NULL) < 0) return; /* nobody is left: all is closed at once */
+        for (int i = 1; i < 3; i++)
+            if (p->stdio[i] > 2) close(p->stdio[i]);
     }
 }
 
@@ -257,7 +261,7 @@ void supervise(const struct launch *l)
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, NULL);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    report(p.status, S_SUPERVISED, getpid(), 0);
+    l->live->supervisor = getpid();
     bool entry = !count_key(p.request, K_ARG);
     uint16_t words = entry ? K_ENTRY_ARG : K_ARG;
     p.argv = calloc(count_key(p.request, words) + 1, sizeof *p.argv);
@@ -276,9 +280,10 @@ void supervise(const struct launch *l)
     if (error) fail(p.status, W_USER, error);
     pid_t pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &p);
     if (pid < 0) fail(p.status, W_RESOURCES, errno);
-    report(p.status, S_STARTED, pid, 0);
+    l->live->main_pid = pid;
+    if (entry || tlv_u64(p.request, K_FLAGS, 0) & X_STARTED) report(p.status, S_STARTED, pid, 0);
     for (int i = 0; i < 3; i++) close(i);
-    keep_only(&p.status, 1);
+    keep_only((int[]){p.status, p.stdio[1], p.stdio[2]}, 3);
     reap(&p, pid);
     _exit(0);
 }

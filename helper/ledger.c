@@ -11,7 +11,7 @@ static unsigned past_count;
 void ledger_remember(const struct cmd *cmd)
 {
     struct past *p = &past[past_count++ % LEDGER_MAX];
-    p->pid = cmd->main_pid;
+    p->pid = cmd->live->main_pid;
     p->how = cmd->failed ? 127 << 8 : cmd->ending.a;
     p->timed_out = cmd->timed_out;
     memcpy(p->attempt, cmd->attempt, sizeof p->attempt);
@@ -39,7 +39,7 @@ void ledger_send(struct conn *c, uint32_t stream)
 {
     uint8_t done[8] = {0};
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
-        struct past now = {.pid = cmd->main_pid, .how = cmd->ending.a, .timed_out = cmd->timed_out};
+        struct past now = {.pid = cmd->live->main_pid, .how = cmd->ending.a, .timed_out = cmd->timed_out};
         if (cmd->dead || cmd->gone || cmd->worker) continue;
         memcpy(now.attempt, cmd->attempt, sizeof now.attempt);
         memcpy(now.argv0, cmd->argv0, sizeof now.argv0);

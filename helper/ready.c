@@ -19,6 +19,13 @@ static enum network network;
 static bool unlimited;
 static uint64_t wait_ms, asked_ms;
 
+/* Says that something waits for others, and is looked at again by then. */
+bool hold_back(int ms)
+{
+    if (!g.held_back || ms < g.held_back) g.held_back = ms;
+    return true;
+}
+
 bool ready_begin(int fd)
 {
     if (fd < 0) return true;
@@ -44,7 +51,7 @@ bool ready_holds_back(const struct conn *c, uint8_t type)
     if (network == NETWORK_ASLEEP) wake_network();
     if (network == NETWORK_ASKED && g.now_ms - asked_ms >= wait_ms) network = NETWORK_FAILED;
     if (!unlimited && network != NETWORK_ASKED) return false;
-    return g.held_back = true;
+    return hold_back(HELD_BACK_MS);
 }
 
 /* The end of the socket is the end of the guardian, and so of the place. */

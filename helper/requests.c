@@ -118,9 +118,9 @@ static void freeze(struct conn *c, uint32_t stream, struct span payload, bool st
     int count = 0;
     uint64_t processes = 0;
     for (struct cmd *cmd = g.cmds; cmd && count < MAX_COMMANDS; cmd = cmd->next) {
-        if (!cmd->supervisor || cmd->killing || !meant(cmd, payload)) continue;
+        if (!cmd->live->supervisor || cmd->killing || !meant(cmd, payload)) continue;
         cmd->frozen = stop;
-        roots[count++] = cmd->supervisor;
+        roots[count++] = cmd->live->supervisor;
     }
     if (stop && count) processes = (uint64_t)trees_freeze(roots, count);
     for (int i = 0; i < count && !stop; i++) processes += (uint64_t)tree_signal(roots[i], SIGCONT, true);
@@ -133,7 +133,7 @@ static void signal_stream(struct conn *c, uint32_t stream, struct span payload)
     int sig = (int)tlv_u64(payload, K_SIGNAL, SIGKILL);
     if (!cmd) return;
     if (sig == SIGKILL || cmd->worker) exec_kill(cmd);
-    else if (cmd->supervisor && sig > 0 && sig < 65) tree_signal(cmd->supervisor, sig, false);
+    else if (cmd->live->supervisor && sig > 0 && sig < 65) tree_signal(cmd->live->supervisor, sig, false);
 }
 
 static void set_ttl(struct conn *c, uint32_t stream, struct span payload)
@@ -149,7 +149,7 @@ static bool stop_place(struct conn *c, uint32_t stream, struct span payload)
     if (!wait_for(c, stream, NULL, 0)) return false;
     if (grace)
         for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
-            if (cmd->supervisor) tree_signal(cmd->supervisor, SIGTERM, false);
+            if (cmd->live->supervisor) tree_signal(cmd->live->supervisor, SIGTERM, false);
     g.stopping = true;
     g.stop_at = grace < 1000000 ? g.now_ms + grace : g.now_ms;
     return true;

@@ -18,7 +18,6 @@
 #define HELLO_MS 10000            /* a caller that does not greet is let go */
 #define IDLE_MS 60000             /* the longest sleep: a TTL counts suspended time too, and epoll does not */
 #define STOP_MS 2000
-#define HELD_BACK_MS 50           /* between looks whether a command that waits for others may start */
 #define CONFIG_MAX (1u << 20)
 #define CAP_SYS_PTRACE_BIT 19
 #define STRAY_MS 5
@@ -157,6 +156,12 @@ static void conn_shrink(struct conn *c)
     buf_shrink(&c->out, most);
 }
 
+static void conns_flush(void)
+{
+    for (struct conn *c = g.conns; c; c = c->next)
+        if (!c->dead && unsent(c)) conn_flush(c);
+}
+
 static void conns_tend(void)
 {
     for (struct conn *c = g.conns; c; c = c->next) {
@@ -183,9 +188,9 @@ static void kill_everything(void)
 {
     if (g.init) kill(-1, SIGKILL); /* one sweep of the kernel: nothing in the namespace can fork past it */
     for (struct cmd *cmd = g.cmds; cmd && !g.init; cmd = cmd->next) {
-        if (!cmd->supervisor || cmd->dead) continue;
-        tree_kill(cmd->supervisor);
-        kill(cmd->supervisor, SIGKILL);
+        if (!cmd->live->supervisor || cmd->dead) continue;
+        tree_kill(cmd->live->supervisor);
+        kill(cmd->live->supervisor, SIGKILL);
     }
 }
 
@@ -196,7 +201,7 @@ static void stop(void)
     struct timespec pause = {.tv_nsec = 1000000};
     pid_t pid = 0;
     kill_everything();
-    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) cmd->supervisor = 0;
+    for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) cmd->live->supervisor = 0;
     while (clock_ms(CLOCK_MONOTONIC) < give_up && ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 || errno == EINTR)) {
         if (pid > 0) continue;
         if (!g.init) strays_kill();
@@ -230,8 +235,8 @@ static void asked_to_stop(const struct signalfd_siginfo *s)
 {
     if (g.init && s->ssi_pid != 0) return;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
-        if (!cmd->entry || cmd->gone || !cmd->main_pid) continue;
-        kill(cmd->main_pid, (int)s->ssi_signo);
+        if (!cmd->entry || cmd->gone || !cmd->live->main_pid) continue;
+        kill(cmd->live->main_pid, (int)s->ssi_signo);
         return;
     }
     if (!container_ends_on((int)s->ssi_signo)) return;
@@ -258,7 +263,7 @@ static int sleep_ms(void)
     if (g.again_ms && g.again_ms < next) next = g.again_ms;
     if (g.stopping && g.stop_at < next) next = g.stop_at;
     g.now_ms = clock_ms(CLOCK_MONOTONIC);
-    if (g.held_back) wait = HELD_BACK_MS;
+    if (g.held_back) wait = (uint64_t)g.held_back;
     if (next != NEVER && (next <= g.now_ms || next - g.now_ms < wait)) wait = next <= g.now_ms ? 0 : next - g.now_ms;
     if (g.ttl_at != NEVER) {
         uint64_t left = g.ttl_at <= boot ? 0 : g.ttl_at - boot;
@@ -285,11 +290,18 @@ static void dispatch(struct watch *w, uint32_t events)
     }
 }
 
+/* Who waits for an ending hears of it before anything is tidied up. */
+static void dispatch_if(const struct epoll_event *e, bool ending)
+{
+    struct watch *w = e->data.ptr;
+    if ((w->kind == WATCH_STATUS) == ending) dispatch(w, e->events);
+}
+
 /* Commands that could not start yet are asked for again whenever something has happened. */
 static void resume_held_back(void)
 {
     if (!g.held_back) return;
-    g.held_back = false;
+    g.held_back = 0;
     for (struct conn *c = g.conns; c; c = c->next)
         if (!c->dead && !conn_frames(c)) conn_end(c);
 }
@@ -322,7 +334,9 @@ static void loop(void)
     for (;;) {
         int n = epoll_wait(g.epoll, events, 64, sleep_ms());
         g.now_ms = clock_ms(CLOCK_MONOTONIC);
-        for (int i = 0; i < n; i++) dispatch(events[i].data.ptr, events[i].events);
+        for (int i = 0; i < n; i++) dispatch_if(&events[i], true);
+        conns_flush();
+        for (int i = 0; i < n; i++) dispatch_if(&events[i], false);
         tend();
     }
 }
@@ -391,11 +405,11 @@ static void harden(void)
     setsid(); /* where each session has an equal share of time, ours is not used up by whoever started and watches us */
     ask_for_short_turns();
     umask(022);
-    getrlimit(RLIMIT_NOFILE, &files);
+    prlimit(0, RLIMIT_NOFILE, NULL, &files);
     g.nofile_soft = files.rlim_cur;
     g.nofile_hard = files.rlim_max;
     files.rlim_cur = files.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &files);
+    prlimit(0, RLIMIT_NOFILE, &files, NULL);
 }
 
 /* Who shares our user id may make us the kernel's first victim, where /proc can't be protected from it: taken back at every command. */

@@ -27,6 +27,7 @@ static void compress(uint32_t h[8], const uint8_t *p)
         w[i] = w[i - 16] + a + w[i - 7] + b;
     }
     uint32_t a = h[0], b = h[1], c = h[2], d = h[3], e = h[4], f = h[5], m = h[6], n = h[7];
+#pragma clang loop unroll_count(8) /* as many as there are letters: none is moved */
     for (int i = 0; i < 64; i++) {
         uint32_t t1 = n + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (m ^ (e & (f ^ m))) + K[i] + w[i];
         uint32_t t2 = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) | (c & (a | b)));

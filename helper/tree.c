@@ -141,9 +141,9 @@ static void wake_the_others(const int *roots, int count, int sig)
 {
     bool frozen = sig == SIGSTOP;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) {
-        if (!(cmd->frozen || cmd->hushed) || !cmd->supervisor || cmd->dead) continue;
+        if (!(cmd->frozen || cmd->hushed) || !cmd->live->supervisor || cmd->dead) continue;
         frozen = true;
-        descend(cmd->supervisor);
+        descend(cmd->live->supervisor);
         hold();
     }
     for (int i = 0; i < count; i++) {
@@ -298,7 +298,7 @@ bool tree_kill(int root)
 static bool known(int pid)
 {
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
-        if (cmd->supervisor == pid && !cmd->gone) return true;
+        if (cmd->live->supervisor == pid && !cmd->gone) return true;
     return false;
 }
 
@@ -308,7 +308,7 @@ int strays_kill(void)
     static int strays[PIDS_MAX];
     int count = 0;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
-        if (!cmd->supervisor && !cmd->gone && !cmd->dead) return 1; /* one that is being started can't be told from a stray yet */
+        if (!cmd->live->supervisor && !cmd->gone && !cmd->dead) return 1; /* one that is being started can't be told from a stray yet */
     look();
     int own = place_of(getpid());
     for (int child = own < 0 ? -1 : table[own].child; child >= 0; child = table[child].sibling)
