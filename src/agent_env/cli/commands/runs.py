@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,16 +13,13 @@ from agent_env.cli.completing import GROUPS, RUNS, RUNS_AND_GROUPS, STEPS, TASK_
 from agent_env.cli.frame import FilePath, Group, same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
+from agent_env.cli.run_view import brief, moment, print_event, print_events, show_run
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
     from agent_env.stores import RunRow, StoredRun
-
-_FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
-"""Of an event, what `--json` tells and no person asks for."""
-_DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 
 
 @click.group(cls=Group)
@@ -66,7 +62,7 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
             state(run, stopped=run.run_id in stopped),
             score_text(run.scores),
             seconds_text(run.duration_seconds),
-            _moment(run.created_at),
+            moment(run.created_at),
         )
         for run in found
     ]
@@ -93,7 +89,7 @@ def show(run: str, with_context: bool, as_json: bool) -> None:
         elif as_json:
             write_json(details_json(stored, stopped=stopped, said=said))
         else:
-            _show(stored, stopped=stopped, said=said)
+            show_run(stored, stopped=stopped, said=said)
 
 
 @runs.command()
@@ -150,11 +146,11 @@ def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
         if as_json and not follow:
             write_json({"run_id": run_id, "events": list(stored(after))})
             return
-        seen = _print_events(stored(after), as_json=as_json, after=after)
+        seen = print_events(stored(after), as_json=as_json, after=after)
         if follow:
-            seen = run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: _print_event(event, as_json=as_json)))
+            seen = run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: print_event(event, as_json=as_json)))
             # It may have ended before we listened, or its process in the middle of telling.
-            _print_events(stored(seen), as_json=as_json, after=seen)
+            print_events(stored(seen), as_json=as_json, after=seen)
 
 
 runs.add_command(resume)
@@ -252,7 +248,7 @@ def _diff_runs(one: StoredRun, other: StoredRun, *, as_json: bool) -> None:
     elif not found:
         line("no differences")
     else:
-        rows = [(name, _brief(pair["left"]), _brief(pair["right"])) for name, pair in found.items()]
+        rows = [(name, brief(pair["left"]), brief(pair["right"])) for name, pair in found.items()]
         table(("WHAT", one.run.run_id, other.run.run_id), rows)
 
 
@@ -310,118 +306,3 @@ def show_report(report: TeardownReport) -> None:
         line(f"{name}: left, the teardown was stopped")
     if not (report.removed or report.absent or report.failed or report.left):
         line("nothing to remove")
-
-
-def _moment(text: str) -> str:
-    return text[:19].replace("T", " ")
-
-
-def _show(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
-    from agent_env.cli.rows import asked_for, criteria_not_passed, state, step_types
-
-    run = stored.run
-    version = f" v{run.task_version}" if run.task_version is not None else ""
-    facts = {
-        "run": run.run_id,
-        "task": f"{run.task_id}{version}",
-        "result": state(run, stopped=stopped),
-        "score": score_text(run.scores) or None,
-        "attempt": f"{run.attempt_index + 1} of {run.attempt_count} in {run.group_id}" if run.attempt_count > 1 else None,
-        "group": run.group_id if run.attempt_count == 1 else None,
-        **{name.replace("_", " "): str(value) for name, value in asked_for(stored).items()},
-        "created": f"{_moment(run.created_at)} UTC",
-        "time": seconds_text(run.duration_seconds),
-        "owner": str(run.owner) if run.owner and run.status == "running" else None,
-        "seed": ", ".join(f"{key}={value}" for key, value in run.seed.items()) or None,
-    }
-    for name, value in facts.items():
-        if value:
-            line(f"{name:11} {value}")
-    if run.error:
-        line(f"{'error':11} {run.error.get('step_id') or ''} {run.error.get('code')}: {run.error.get('message')}")
-    for name, facts in (run.notes.get("sandboxes") or {}).items():
-        levels = ", ".join(f"{limit} {level}" for limit, level in (facts.get("levels") or {}).items())
-        line(f"{'place':11} {name}: {facts.get('sandbox_id')} ({facts.get('provider')}); limits: {levels}; network: {facts.get('network')}")
-    if run.notes.get("kept"):
-        line(f"{'kept':11} its places were left up: agent-env runs teardown {run.run_id}")
-    if stored.attempts:
-        line()
-        types = step_types(stored)
-        table(
-            ("STEP", "TYPE", "ATTEMPT", "STATE", "SCORE", "TIME", "WHAT"),
-            [
-                (
-                    a.step_id,
-                    types.get(a.step_id),
-                    a.number,
-                    "taken back" if a.superseded else a.state,
-                    score_text(a.scores) or None,
-                    seconds_text(a.duration_seconds),
-                    said.get(a.attempt_id) or (a.error or {}).get("message"),
-                )
-                for a in stored.attempts
-            ],
-            right=(2, 5),
-        )
-    context = context_of(stored)
-    prompts = context.get("prompt_responses") or ()
-    _show_prompts(prompts)
-    failed = criteria_not_passed(context)
-    if failed:
-        line()
-        table(("VERIFIER", "NOT PASSED", "WEIGHT", "WHY"), failed, right=(2,))
-    if stored.resources:
-        line()
-        table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])
-    if stored.used:
-        line()
-        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, _brief(u.digest)) for u in stored.used], right=(1,))
-    if prompts:
-        note(f"what agents did: agent-env runs trajectory {run.run_id}")
-
-
-def _show_prompts(prompts: Sequence[Mapping[str, Any]]) -> None:
-    from agent_env.cli.trajectories import usage_text
-
-    if not prompts:
-        return
-    line()
-    rows = [
-        (p["prompt_id"], p.get("agent_name"), p.get("state"), p.get("tool_call_count"), usage_text(p), _short(p.get("response") or "", 60))
-        for p in prompts
-    ]
-    table(("PROMPT", "AGENT", "STATE", "TOOL CALLS", "USED", "ANSWER"), rows, right=(3,))
-
-
-def _print_events(events: Any, *, as_json: bool, after: int) -> int:
-    for event in events:
-        _print_event(event, as_json=as_json)
-        after = event["seq"]
-    return after
-
-
-def _print_event(event: dict[str, Any], *, as_json: bool) -> None:
-    import json
-
-    if as_json:
-        line(json.dumps(event, ensure_ascii=True, separators=(",", ":")))
-        return
-    payload = event["payload"] or {}
-    told = {key: value for key, value in payload.items() if key not in _FOR_PROGRAMS and value not in (None, "", [], {})}
-    said = " ".join(f"{key}={_short(_brief(value))}" for key, value in told.items())
-    line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
-
-
-def _brief(value: Any) -> Any:
-    """A value for people: seconds have more digits than clocks are good for, and digests more than anybody compares."""
-    if isinstance(value, float):
-        return round(value, 6)
-    return _DIGEST.sub(r"\1…", value) if isinstance(value, str) else value
-
-
-def _short(value: Any, longest: int = 200) -> str:
-    import json
-
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    text = " ".join(text.split())
-    return text if len(text) <= longest else f"{text[:longest]}…"
