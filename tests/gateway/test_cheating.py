@@ -17,6 +17,7 @@ import pytest
 
 from tests.gateway.parts import HTTP, Client, Live, Raw, agent, control, eventually, gateway, raw_server, text_of
 from tests.gateway.raw_server import tool
+from tests.processes import is_alive
 
 HIDDEN = {"_meta": {"agentenv.io/hiddenByDefault": True}}
 FORBIDDEN = ("a_off", "a_secret")
@@ -305,4 +306,4 @@ def test_the_supervisor_outlives_its_server_and_a_killed_supervisor_leaves_no_se
         server = live.health()["pid"]
         os.kill(live.process.pid, signal.SIGKILL)
         live.process.wait()
-        eventually(lambda: not Path(f"/proc/{server}").exists() or Path(f"/proc/{server}/stat").read_text().split()[2] == "Z")
+        eventually(lambda: not is_alive(server))

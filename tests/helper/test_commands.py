@@ -21,6 +21,7 @@ from agent_env.waiting import poll
 from tests.busy import within
 from tests.helper.living import UNSHARE, Living, helper, short, tagged
 from tests.memory import forget_peak, peak_bytes
+from tests.processes import children_of, state_of
 
 AS_INIT = pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["ordinary process", "pid 1"])
 
@@ -305,15 +306,13 @@ async def test_ex17_orphans_leave_no_zombies(prefix: tuple[str, ...]) -> None:
         assert await poll(none, within_seconds=20, what="the last of the dead")
 
 
-def zombies_below(root: int) -> list[str]:
+def zombies_below(root: int) -> list[int]:
     """Dead processes below a live one that nobody has taken notice of."""
     found, todo = [], [root]
     while todo:
-        for name in Path(f"/proc/{(pid := todo.pop())}/task/{pid}/children").read_text().split():
-            stat = Path(f"/proc/{name}/stat").read_text()
-            todo.append(int(name))
-            if stat.rpartition(")")[2].split()[0] == "Z":
-                found.append(stat)
+        children = children_of(todo.pop())
+        todo += children
+        found += [child for child in children if state_of(child) == "Z"]
     return found
 
 

@@ -26,6 +26,7 @@ from agent_env.waiting import poll
 from tests.busy import within
 from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
 from tests.helper.test_commands import AS_INIT, content, sh, until_gone, until_tagged
+from tests.processes import is_alive
 
 
 async def test_a_helper_place_is_a_place() -> None:
@@ -379,17 +380,10 @@ async def test_a_command_that_was_killed_is_started_again_once_what_it_left_is_g
             main, child = await life(number)
             os.kill(main, signal.SIGKILL)
             await life(number + 1)
-            assert not [pid for pid in (main, child) if alive(pid)]
+            assert not [pid for pid in (main, child) if is_alive(pid)]
         assert (await place.run(Command(["true"]))).ok, "the place is the same all the while"
         (tmp_path / "lives.over").touch()
         assert await asyncio.to_thread(living.process.wait, 60) == 3
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 async def test_one_bridge_process_carries_a_whole_connection() -> None:

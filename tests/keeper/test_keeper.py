@@ -28,6 +28,7 @@ from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.sandboxes.local.provider import LocalProvider
 from agent_env.waiting import poll
 from tests.keeper.world import GOOD, LIMITS, Web, allowed, keeper_gone, provider, web
+from tests.processes import is_alive
 from tests.sandboxes.people import MINE, World, spec, world
 
 
@@ -56,10 +57,6 @@ def shown_of(pid: int) -> bytes:
 
 def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
-def runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text()
 
 
 def keepers(here: World) -> list[int]:
@@ -134,7 +131,7 @@ async def test_it_is_private_nobodys_child_and_knows_nothing_of_its_starter(
 
 async def until_dead(pid: int) -> None:
     async def gone() -> bool | None:
-        return None if runs(pid) else True
+        return None if is_alive(pid) else True
 
     await poll(gone, within_seconds=10, what="the killed keeper's end")
 
