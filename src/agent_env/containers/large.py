@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import os
 import secrets
 import tarfile
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import aiohttp
@@ -23,6 +26,8 @@ from agent_env.waiting import shielded
 
 _BLOCK = MIB
 """What is hashed and written at a time, off the event loop. All that an archive says of its first file is within the first."""
+_MOST_AT_ONCE = 1024
+"""Pieces that Linux writes in one call (`IOV_MAX`)."""
 
 
 async def copy_out(
@@ -139,9 +144,15 @@ class _Sink:
         self._file = file
 
     def keep(self, pieces: Sequence[bytes | memoryview]) -> None:
+        views = deque[memoryview]()
         for piece in pieces:
             view = memoryview(piece)[: self.left]
             self.left -= len(view)
             self.total.update(view)
-            while view:
-                view = view[self._file.write(view) :]
+            views.append(view)
+        while views:
+            written = os.writev(self._file.fileno(), list(islice(views, _MOST_AT_ONCE)))
+            while views and written >= len(views[0]):
+                written -= len(views.popleft())
+            if written:
+                views[0] = views[0][written:]
