@@ -11,7 +11,8 @@ import click
 from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
-from agent_env.errors import UsageError
+from agent_env.documents.spelling import near
+from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Document
@@ -114,6 +115,29 @@ def list_newest(
         table(headings, rows, right=[i for i, value in enumerate(rows[0]) if isinstance(value, int)])
         if page.more:
             note(f"more: {same_command(offset=offset + limit)}")
+
+
+def stored_document(memory: Memory, id: str, version: int | None = None, *, collection: str, what: str, command: str) -> Document:
+    """A stored document, the newest where no version is said.
+
+    Args:
+        memory: The stores.
+        id: Which.
+        version: Only this one.
+        collection: Where it is.
+        what: What it is, for people.
+        command: The group of commands that is about such.
+
+    Raises:
+        NotFoundError: There is none.
+    """
+    found = memory.documents.get(collection, id, version)
+    if found is None:
+        meant = near(id, memory.documents.ids(collection))
+        said = f" version {version}" if version else ""
+        hint = f"did you mean {meant!r}?" if meant else f"agent-env {command} list"
+        raise NotFoundError(f"there is no {what} {id!r}{said}", concerns=id, hint=hint)
+    return found
 
 
 def remove(collection: str, ids: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool) -> None:

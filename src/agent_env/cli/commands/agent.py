@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -15,14 +16,15 @@ from agent_env.cli.commands.agent_validate import validate
 from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, STORED_AGENTS, UP_OR_STORED_AGENTS
 from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
-from agent_env.cli.session import opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
-from agent_env.errors import NotFoundError, UsageError
+from agent_env.cli.session import opened_engine, opened_stores, run_async
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, stored_document, take_down_or_remove
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import RunOutcome
 
 COLLECTION = "agents"
+_stored = partial(stored_document, collection=COLLECTION, what="agent", command="agent")
 
 
 @click.group(cls=Group)
@@ -104,9 +106,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored agent's document."""
     del as_json
     with opened_stores() as memory:
-        document = stores_of(memory).documents.get(COLLECTION, id, version)
-    if document is None:
-        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="agent-env agent list")
+        document = _stored(memory, id, version)
     write_json({**document.body, "id": document.id, "type": document.type, "version": document.version})
 
 
@@ -188,11 +188,4 @@ def deploy(*, what: str, version: int | None, quiet: bool, as_json: bool, **opti
 @json_option
 def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
     """Take down what `agent deploy` brought up (runs), or remove stored agents (ids)."""
-    return take_down_or_remove(COLLECTION, targets, version, _known, as_json=as_json)
-
-
-def _known(memory: Any, id: str) -> object:
-    found = memory.documents.get(COLLECTION, id)
-    if found is None:
-        raise NotFoundError(f"there is no agent {id!r}", concerns=id, hint="agent-env agent list")
-    return found
+    return take_down_or_remove(COLLECTION, targets, version, _stored, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,15 +14,14 @@ from agent_env.cli.completing import ARTIFACT_IDS, ENVS, PROVIDERS, STORED_ENVS,
 from agent_env.cli.environments import deployed_of, written_environment, written_seed
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
-from agent_env.cli.session import opened_engine, opened_stores, run_async, stores_of
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
-from agent_env.errors import NotFoundError
+from agent_env.cli.session import opened_engine, opened_stores, run_async
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, stored_document, take_down_or_remove
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOutcome
-    from agent_env.stores.opening import Memory
 
 COLLECTION = "envs"
+_stored = partial(stored_document, collection=COLLECTION, what="environment", command="env")
 
 
 @click.group(cls=Group)
@@ -57,10 +57,8 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored environment's document."""
     del as_json
     with opened_stores() as memory:
-        document = stores_of(memory).artifacts.environment(id, version)
-    if document is None:
-        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="agent-env env list")
-    write_json(document)
+        document = _stored(memory, id, version)
+    write_json({"id": document.id, "type": document.type, "version": document.version, **document.body})
 
 
 @env.command("list")
@@ -163,11 +161,4 @@ async def _kept(engine: Engine, steps: list[dict[str, Any]], task_id: str, overr
 @json_option
 def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
     """Take down what `env deploy` brought up (runs, with all that is in them), or remove stored environments (ids)."""
-    return take_down_or_remove(COLLECTION, targets, version, _known, as_json=as_json)
-
-
-def _known(memory: Memory, id: str) -> object:
-    found = memory.documents.get(COLLECTION, id)
-    if found is None:
-        raise NotFoundError(f"there is no environment {id!r}", concerns=id, hint="agent-env env list")
-    return found
+    return take_down_or_remove(COLLECTION, targets, version, _stored, as_json=as_json)
