@@ -181,7 +181,8 @@ def test_np03_each_machine_has_the_policy_of_its_own_step_whatever_one_before_it
         assert answer.code == 0, answer.all
         found = home.context(answer.json["runs"][0]["run_id"])["metadata"]["script_results"]
         assert (found["in-closed"], found["in-listed"]) == ([], [])
-        assert len(came) == len(found["in-open"])
+        # Beyond a gateway somebody of the world outside may answer; if it led to our listener, that would have noticed.
+        assert len(came) == len(set(found["in-open"]) - {"10.0.2.2"})
 
 
 @pytest.mark.parametrize("policy", DENIED, ids=lambda policy: str(policy["mode"]))

@@ -10,6 +10,9 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -231,11 +234,34 @@ def test_two_places_see_nothing_of_each_other(way: str) -> None:
     assert found["second after the first is gone"] == "alive\n"
 
 
+@contextmanager
+def greeting_server() -> Iterator[int]:
+    """A port of this machine's loopback that says so: whatever else may answer beyond a gateway's address does not."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            with suppress(OSError):
+                while True:
+                    with server.accept()[0] as caller:
+                        caller.sendall(b"loopback")
+
+        thread = threading.Thread(target=greet, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def greeted(host: str, port: int) -> str:
+    """An expression that is true where `greeting_server` answers; it raises OSError where nobody does."""
+    return f"socket.create_connection(({host!r}, {port}), 2).recv(8) == b'loopback'"
+
+
 async def loopback_of_the_machine(world: World, port: int) -> tuple[str, str]:
-    connect = f"socket.create_connection(({{0!r}}, {port}), 2) and print('reached {{0}}')"
-    script = "\n".join(
-        f"try:\n  import socket; {connect.format(host)}\nexcept OSError: print('held')" for host in ("127.0.0.1", "10.0.2.2")
-    )
+    attempt = "try: print('reached {0}' if {1} else 'held')\nexcept OSError: print('held')"
+    script = "\n".join(["import socket", *(attempt.format(host, greeted(host, port)) for host in ("127.0.0.1", "10.0.2.2"))])
     answers = []
     for mode in (NetworkMode.NONE, NetworkMode.ALLOW_ALL):
         sandbox = await world.provider().create(spec(f"{MINE}-net", network=NetworkPolicy(mode=mode)))
@@ -250,8 +276,8 @@ async def loopback_of_the_machine(world: World, port: int) -> tuple[str, str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_machines_loopback_is_not_reachable_from_a_network_of_its_own(way: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        none, everything = act(way, loopback_of_the_machine, server.getsockname()[1])
+    with greeting_server() as port:
+        none, everything = act(way, loopback_of_the_machine, port)
     assert none == "none: ['held', 'held']"
     # Shared with the machine where slirp4netns can't be used: then it is recorded so, which the capabilities say too.
     assert everything in {"slirp4netns: ['held', 'held']", "machine: ['reached', '127.0.0.1', 'held']"}
@@ -264,7 +290,7 @@ async def own_network(world: World, port: int) -> dict[str, Any]:
     sandbox = await provider.create(spec(f"{MINE}-own-net", network=NetworkPolicy(mode=NetworkMode.ALLOW_ALL)))
     try:
         place = await sandbox.machine()
-        script = f"import socket; socket.create_connection(('10.0.2.2', {port}), 2)"
+        script = f"import socket, sys; sys.exit(not {greeted('10.0.2.2', port)})"
         interfaces = await place.run(Command(["sh", "-c", "cut -d: -f1 /proc/net/dev; cat /etc/resolv.conf"]))
         to_machine = await place.run(Command(["python3", "-c", script]))
         return {"how": dict(sandbox.info.facts)["network"], "said": interfaces.stdout.decode(), "reached": to_machine.ok}
@@ -276,8 +302,8 @@ async def own_network(world: World, port: int) -> dict[str, Any]:
 @pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
 @pytest.mark.parametrize("way", WAYS)
 def test_where_the_tunnel_device_is_open_every_place_has_a_network_of_its_own(way: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        found = act(way, own_network, server.getsockname()[1], prepare=open_tunnels)
+    with greeting_server() as port:
+        found = act(way, own_network, port, prepare=open_tunnels)
     assert found["how"]["how"] == "slirp4netns"
     assert "tap0" in found["said"]
     assert "nameserver 10.0.2.3" in found["said"]
