@@ -90,6 +90,11 @@ def reader_left() -> bool:
     return _Gone.stdout
 
 
+def moment(text: str) -> str:
+    """A stored time as people read it: to the second, in UTC."""
+    return text[:19].replace("T", " ")
+
+
 def clean(text: str) -> str:
     """Text without control characters but for newline and tab: names and messages of a task must not move the cursor, nor turn a line
     around (Unicode's bidirectional controls).

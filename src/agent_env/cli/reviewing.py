@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from agent_env.cli.output import note, table, write_json
+from agent_env.cli.output import moment, note, table, write_json
 from agent_env.cli.rows import review_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores
 
@@ -28,7 +28,7 @@ def show_pending(run: str | None, *, as_json: bool) -> None:
     elif not pending:
         note("nothing waits for a review")
     else:
-        table(("RUN", "STEP", "LABEL", "ASKED (UTC)"), [(r.run_id, r.step_id, r.label, r.asked_at[:19].replace("T", " ")) for r in pending])
+        table(("RUN", "STEP", "LABEL", "ASKED (UTC)"), [(r.run_id, r.step_id, r.label, moment(r.asked_at)) for r in pending])
         note("decide: agent-env runs review RUN STEP continue|abort")
 
 

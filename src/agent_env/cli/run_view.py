@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_env.cli.output import line, note, table
+from agent_env.cli.output import line, moment, note, table
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.rows import asked_for, criteria_not_passed, state, step_types
 from agent_env.cli.session import context_of
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 _FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
 """Of an event, what `--json` tells and no person asks for."""
 _DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
-
-
-def moment(text: str) -> str:
-    """A time to the second."""
-    return text[:19].replace("T", " ")
 
 
 def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from agent_env.cli.frame import same_command
-from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
 from agent_env.documents.spelling import near
 from agent_env.errors import NotFoundError, UsageError
@@ -111,7 +111,7 @@ def list_newest(
         note(f"no {collection}")
     else:
         headings = ("ID", "VERSION", *(name.upper() for name in found[0][1]), "CREATED (UTC)")
-        rows = [(d.id, d.version, *said.values(), d.created_at[:19].replace("T", " ")) for d, said in found]
+        rows = [(d.id, d.version, *said.values(), moment(d.created_at)) for d, said in found]
         table(headings, rows, right=[i for i, value in enumerate(rows[0]) if isinstance(value, int)])
         if page.more:
             note(f"more: {same_command(offset=offset + limit)}")

@@ -12,7 +12,7 @@ import click
 
 from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.moving import bytes_text, moving
-from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.session import configuration, run_async
 from agent_env.cli.state import state_of
 from agent_env.errors import EngineUnavailableError, UsageError
@@ -328,4 +328,4 @@ def _iso(moment: float) -> str | None:
 
 
 def _moment(text: str | None) -> str | None:
-    return text[:19].replace("T", " ") if text else None
+    return moment(text) if text else None

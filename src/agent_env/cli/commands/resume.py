@@ -8,7 +8,7 @@ import click
 
 from agent_env.cli.completing import DECISIONS, RUNS
 from agent_env.cli.frame import Command
-from agent_env.cli.output import json_option, note
+from agent_env.cli.output import json_option, moment, note
 from agent_env.cli.session import find_run, opened_engine
 from agent_env.errors import UsageError
 
@@ -61,7 +61,7 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
 
 def finished(row: RunRow) -> None:
     """Says that there is nothing to go on with."""
-    ended = f" on {row.finished_at[:19].replace('T', ' ')} UTC" if row.finished_at else ""
+    ended = f" on {moment(row.finished_at)} UTC" if row.finished_at else ""
     note(f"run {row.run_id} is finished: it was completed{ended}, and nothing is done again")
 
 

@@ -11,9 +11,9 @@ import click
 from agent_env.cli.commands.resume import resume
 from agent_env.cli.completing import GROUPS, RUNS, RUNS_AND_GROUPS, STEPS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group, same_command
-from agent_env.cli.output import json_option, line, note, table, write_json
+from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
-from agent_env.cli.run_view import brief, moment, print_event, print_events, show_run
+from agent_env.cli.run_view import brief, print_event, print_events, show_run
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
 from agent_env.errors import NotFoundError, UsageError
 
