@@ -76,8 +76,9 @@ struct limits { uint64_t killed, watched, disk; };
 struct out { struct watch watch; uint64_t total, sent, limit, left; };
 
 /* The numbers of a command's supervisor and of its first process; 0: not yet, or no longer. The supervisor writes them where the loop sees
- * them, and so need not wake it for them. */
-struct live { _Atomic int supervisor, main_pid; bool used; };
+ * them, and so need not wake it for them. One that was forked ahead says too that it has begun with the command. The loop says where a command
+ * that has no process yet is to have none. */
+struct live { _Atomic int supervisor, main_pid; _Atomic bool begun, called_off; bool used; };
 
 /* What a supervisor tells the loop; small enough that a pipe never tears it. */
 struct status { uint32_t kind; int32_t a, b; uint32_t unused; uint64_t user_us, system_us, rss_kb; };
@@ -102,6 +103,7 @@ struct cmd {
     struct limits before;
     enum reached reached;
     struct status ending;
+    struct buf handed;              /* what a supervisor that was forked ahead was told: one that is killed before it begins has done nothing */
     char attempt[ATTEMPT_MAX + 1], argv0[ARGV0_MAX];
 };
 
@@ -164,9 +166,12 @@ void requests_settle(void);
 void requests_forget(struct conn *c);
 void requests_stopped(void);
 
-/* exec.c */
+/* begin.c */
 void exec_start(struct conn *c, uint32_t stream, struct span payload, uint8_t type);
 void exec_entry(struct conn *c, uint32_t stream);
+bool exec_begun_anew(struct cmd *cmd);
+
+/* exec.c */
 struct cmd *exec_find(struct conn *c, uint32_t stream);
 bool exec_stdin(struct cmd *cmd, struct span data);
 void exec_stdin_eof(struct cmd *cmd);
@@ -254,6 +259,11 @@ void hush_end(struct cmd *cmd);
 bool starter_begin(void);
 bool starter_serves(void);
 bool starter_take(const struct launch *l);
+struct ends { int out, err, status; }; /* of a command's pipes, the loop's */
+bool starter_hand_over(struct span request, struct live *live, struct ends *ends);
+bool starter_ahead(int pid);
+void starter_dismiss(void);
+void starter_reaped(int pid);
 
 /* tree.c */
 bool tree_crowded(int root);

@@ -278,6 +278,7 @@ void supervise(const struct launch *l)
         error = identity_default(&p.who, p.set_home);
     }
     if (error) fail(p.status, W_USER, error);
+    if (l->live->called_off) _exit(0);
     pid_t pid = clone(child, stack + sizeof stack, CLONE_VM | CLONE_VFORK | SIGCHLD, &p);
     if (pid < 0) fail(p.status, W_RESOURCES, errno);
     l->live->main_pid = pid;

@@ -20,6 +20,7 @@ struct live *live_take(void)
         if (live->used) continue;
         live->used = true;
         live->supervisor = live->main_pid = 0;
+        live->begun = live->called_off = false;
         return live;
     }
     return NULL;

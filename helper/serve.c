@@ -204,7 +204,7 @@ static void stop(void)
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next) cmd->live->supervisor = 0;
     while (clock_ms(CLOCK_MONOTONIC) < give_up && ((pid = waitpid(-1, NULL, WNOHANG)) >= 0 || errno == EINTR)) {
         if (pid > 0) continue;
-        if (!g.init) strays_kill();
+        if (!g.init) starter_dismiss(), strays_kill();
         nanosleep(&pause, NULL);
     }
     requests_stopped();

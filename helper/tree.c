@@ -297,6 +297,7 @@ bool tree_kill(int root)
 
 static bool known(int pid)
 {
+    if (starter_ahead(pid)) return true;
     for (struct cmd *cmd = g.cmds; cmd; cmd = cmd->next)
         if (cmd->live->supervisor == pid && !cmd->gone) return true;
     return false;

@@ -22,8 +22,8 @@ exec 9>/run/agent-env-test-engine.lock
 flock 9
 answers && exit 0
 log=/var/log/agent-env-test-engine.log
-# It outlives whoever started it, and holds none of their descriptors, the lock's among them.
-setsid "$daemon" </dev/null >"$log" 2>&1 9>&- &
+# It outlives whoever started it, and holds none of their descriptors: a lock of theirs would never be free again.
+setsid perl -MPOSIX -e 'POSIX::close($_) for 3 .. 1023; exec @ARGV or exit 127' "$daemon" </dev/null >"$log" 2>&1 &
 started=$!
 for _ in $(seq 300); do
     answers && exit 0
