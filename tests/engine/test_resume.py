@@ -206,6 +206,27 @@ def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(t
     run(whole())
 
 
+def test_d8_a_place_that_the_runs_own_clean_up_took_away_too_early_is_made_again(tmp_path):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            steps = [
+                {"id": "box", "type": "t_deploy", "sandbox_name": "box", "provider": "local"},
+                {"id": "b", "type": "t_note", "log": str(log), "fails": 1},
+                {"id": "free", "type": "teardown_sandboxes", "sandbox_names": ["box"], "always_run": True},
+            ]
+            first = await started(engine, steps, pause_on_failure=True)
+            (taken,) = first.context["metadata"]["torn_down_sandbox_ids"]
+            with pytest.raises(PlaceLostError, match="'box'") as lost:
+                await engine.resume(first.run_id)
+            assert lost.value.hint == f"agent-env resume {first.run_id} --redeploy does again: box, b, free"
+            second = await engine.resume(first.run_id, redeploy=True)
+            assert (second.status, marks(log)) == ("completed", ["b", "b"])
+            assert taken not in second.context["metadata"]["torn_down_sandbox_ids"]
+
+    run(whole())
+
+
 def test_a14_a_context_adopts_its_sandboxes_so_that_nobody_else_removes_them(tmp_path):
     async def whole():
         async with engine_at(tmp_path / "state") as engine:

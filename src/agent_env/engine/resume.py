@@ -103,7 +103,7 @@ async def _settle_lost(
     names: list[str] = []
     unmakeable: list[str] = []
     done = done_steps(execution, graph)
-    for sandbox_id, record, step_id in _recorded(execution):
+    for sandbox_id, record, step_id in _recorded(execution, _again(execution, graph)):
         row = shared.sandboxes.row(sandbox_id)
         if sandbox_id not in gone and (row is None or row.state in OPEN_STATES):
             continue
@@ -130,9 +130,14 @@ async def _settle_lost(
     await shared.sandboxes.destroy([sandbox_id for sandbox_id in gone if shared.sandboxes.row(sandbox_id) is not None])
 
 
-def _recorded(execution: Execution) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:
-    """Sandboxes of the context that no step has torn down: `(id, record, the step that recorded it)`."""
-    torn_down = set((execution.fold.context.get("metadata") or {}).get("torn_down_sandbox_ids") or ())
+def _recorded(execution: Execution, again: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:
+    """Sandboxes of the context that no step has torn down: `(id, record, the step that recorded it)`.
+
+    A step that is done again does not count: clean-up that always runs took places away before the work that still needs them.
+    """
+    standing = [attempt for step_id in again if (attempt := execution.fold.standing(step_id)) is not None]
+    passed = execution.fold.rolled_back([attempt.attempt_id for attempt in standing], None).context
+    torn_down = set((passed.get("metadata") or {}).get("torn_down_sandbox_ids") or ())
     by_step: dict[str, str] = {}
     for attempt in execution.fold.attempts:
         if not attempt.superseded:
@@ -185,10 +190,14 @@ async def _settle_half_done(execution: Execution, shared: Shared, row: AttemptRo
 
 async def _take_back_unfinished(execution: Execution, graph: Graph) -> None:
     """A fatal failure is what a resume is for: it is tried again. So is clean-up that ran before the work that it follows."""
-    done = done_steps(execution, graph)
-    failed = [step_id for step_id in graph.order if step_id not in done and execution.fold.standing(step_id) is not None]
-    unfinished = {step_id for step_id in graph.order if step_id not in done}
-    early = [step_id for step_id in graph.order if step_id in done and unfinished.intersection(graph.before(step_id))]
-    again = [step_id for step_id in graph.order if step_id in {*failed, *early}]
-    if again:
+    if again := _again(execution, graph):
         await execution.take_back(again, {"attempt": 1, "step_id": again[0], "retry_from_step_id": again[0], "resumed": True})
+
+
+def _again(execution: Execution, graph: Graph) -> list[str]:
+    """The steps that ended and are done again: those that failed, and those that ended before the work that they follow."""
+    done = done_steps(execution, graph)
+    failed = {step_id for step_id in graph.order if step_id not in done and execution.fold.standing(step_id) is not None}
+    unfinished = {step_id for step_id in graph.order if step_id not in done}
+    early = {step_id for step_id in graph.order if step_id in done and unfinished.intersection(graph.before(step_id))}
+    return [step_id for step_id in graph.order if step_id in failed | early]
