@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
 import stat
+import struct
 import subprocess
 import tarfile
 import tempfile
@@ -203,14 +205,37 @@ def test_what_holds_more_than_it_may_is_refused_before_it_is_written(tmp_path: P
         unpacked(tmp_path, tar_of(*((f"f{i}", b"") for i in range(4))), "many", image_layer_entries=3)
 
 
-@pytest.mark.parametrize("pack", ["gzip", "zstd", "none"])
+def test_what_no_file_can_have_is_refused_and_an_odd_moment_is_the_first_one(tmp_path: Path) -> None:
+    for number, odd in enumerate(({"uid": 1 << 40}, {"gid": -2}, {"pax_headers": {"path": "a\0b"}})):
+        layer = tar_of(("f", entry(tarfile.REGTYPE, **odd)))
+        if os.geteuid() == 0 or "pax_headers" in odd:
+            with pytest.raises(UnsupportedError, match="no file can have"):
+                unpacked(tmp_path, layer, f"odd{number}")
+    moments = {"nan": "nan", "late": "1e30", "early": "-5", "whole": "1700000000"}
+    kinds = [(name, entry(tarfile.REGTYPE, pax_headers={"mtime": moment})) for name, moment in moments.items()]
+    made, _ = unpacked(tmp_path, tar_of(*kinds, ("pipe", entry(FIFO, mtime=7))), "moments")
+    assert {path.name: path.stat().st_mtime for path in made.iterdir()} == {
+        "nan": 0,
+        "late": 0,
+        "early": 0,
+        "whole": 1_700_000_000,
+        "pipe": 7,
+    }
+
+
+@pytest.mark.parametrize("pack", ["gzip", "zstd", "pzstd", "none"])
 def test_each_compression_is_read(tmp_path: Path, pack: str) -> None:
     layer = tar_of(*((f"f{i}", os.urandom(5000)) for i in range(50)))
-    if pack == "zstd" and shutil.which("zstd") is None:
+    if "zstd" in pack and shutil.which("zstd") is None:
         pytest.skip("agentenv-capability-missing: zstd")
+
+    def zstd(data: bytes) -> bytes:
+        return subprocess.run(["zstd", "-q"], input=data, capture_output=True, check=True).stdout
+
     packed = {
         "gzip": gzip.compress,
-        "zstd": lambda data: subprocess.run(["zstd", "-q"], input=data, capture_output=True, check=True).stdout,
+        "zstd": zstd,
+        "pzstd": lambda data: b"\x50\x2a\x4d\x18\4\0\0\0size" + zstd(data),
         "none": bytes,
     }[pack](layer)
     made, _ = unpacked(tmp_path, layer, packed=packed)
@@ -310,6 +335,37 @@ def test_a_tree_shares_its_files_with_its_layers_and_leaves_them_as_they_are(tmp
     assert (tmp_path / "l0/etc/a").read_text() == "1"
     assert stat.S_IMODE((tmp_path / "root/etc").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "l0/etc").stat().st_mode) == 0o755
+
+
+@root_only
+def test_what_has_as_many_names_as_it_may_is_copied_with_all_that_is_said_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.EMLINK, "too many links")
+
+    capability = struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0)
+    held = {"SCHILY.xattr.security.capability": capability.decode("utf-8", "surrogateescape")}
+    layer = tar_of(
+        ("su", entry(tarfile.REGTYPE, mode=0o6755, uid=33, gid=44, mtime=5)),
+        ("able", entry(tarfile.REGTYPE, uid=33, pax_headers=held)),
+        ("null", entry(CHR, mode=0o666, uid=3, devmajor=1, devminor=3, mtime=6)),
+        ("pipe", entry(FIFO, mode=0o620, mtime=7)),
+        ("link", entry(SYM, linkname="nowhere", uid=7, mtime=8)),
+    )
+    made, _ = unpacked(tmp_path, layer)
+    (tmp_path / "root").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr("agent_env.images.oci.merge.os.link", full)
+        merge([Stacked(made)], tmp_path / "root")
+    facts = [
+        {
+            path.name: (path.lstat().st_mode, path.lstat().st_uid, path.lstat().st_gid, path.lstat().st_rdev, path.lstat().st_mtime)
+            for path in folder.iterdir()
+        }
+        for folder in (made, tmp_path / "root")
+    ]
+    assert facts[0] == facts[1]
+    assert stat.S_IMODE(facts[1]["su"][0]) == 0o6755
+    assert [os.listxattr(folder / "able") for folder in (made, tmp_path / "root")] == [["security.capability"]] * 2
 
 
 names = st.lists(st.sampled_from(["a", "b", "..", ".", "", "c", ".wh.a", ".wh..wh..opq", "x" * 60]), min_size=1, max_size=5).map("/".join)

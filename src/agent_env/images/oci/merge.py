@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_env.images.oci.tree import remove_below
-
-_XATTRS = ("user.", "security.capability")
+from agent_env.images.oci.tree import copy_attributes, remove_below
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +95,29 @@ def _link(source: str, target: Path) -> None:
         # The file has as many names as its file system allows.
         if error.errno != errno.EMLINK:
             raise
-        shutil.copy2(source, target, follow_symlinks=False)
-        status = os.lstat(source)
-        with contextlib.suppress(PermissionError):
-            os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+        _copy(source, target)
+
+
+def _copy(source: str, target: Path) -> None:
+    """The same once more, whatever it is."""
+    status = os.lstat(source)
+    if stat.S_ISREG(status.st_mode):
+        shutil.copyfile(source, target)
+    elif stat.S_ISLNK(status.st_mode):
+        target.symlink_to(Path(source).readlink())
+    else:
+        os.mknod(target, status.st_mode, status.st_rdev)
+    _like(Path(source), target, status)
 
 
 def _like(source: Path, target: Path, status: os.stat_result) -> None:
-    """A folder's own facts."""
+    """Everything that is said of a file or folder but its content."""
     if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-        os.chown(target, status.st_uid, status.st_gid)
-    with contextlib.suppress(OSError):
-        for name in os.listxattr(source):
-            if name.startswith(_XATTRS):
-                os.setxattr(target, name, os.getxattr(source, name))
-    target.chmod(stat.S_IMODE(status.st_mode))
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+    copy_attributes(source, target)
+    if not stat.S_ISLNK(status.st_mode):
+        target.chmod(stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
 
 
 def _inside(root: Path, name: str) -> Path | None:

@@ -14,6 +14,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_LINKS = 40
 DEEPEST = 200
 """Folders in folders: what makes and removes them holds a descriptor for each. A path may have 4096 bytes, so real ones stay far below."""
+KEPT_ATTRIBUTES = ("user.", "security.capability")
+"""Extended attributes that belong to a file's content; those of security modules and overlays belong to the machine it came from."""
 _OPEN_FOLDERS = 64
 """Descriptors that are kept: archives come folder by folder."""
 
@@ -122,6 +124,17 @@ class Tree:
             if handle != keep:
                 os.close(handle)
                 del self._known[parts]
+
+
+def copy_attributes(source: str | Path, target: str | Path) -> None:
+    """Gives a file or folder the extended attributes of another that belong to its content.
+
+    After its owner: changing that takes capabilities away. A file system or a user without them leaves what is there whole.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listxattr(source, follow_symlinks=False):
+            if name.startswith(KEPT_ATTRIBUTES):
+                os.setxattr(target, name, os.getxattr(source, name, follow_symlinks=False), follow_symlinks=False)
 
 
 def remove_below(parent: int | None, name: str | Path) -> None:

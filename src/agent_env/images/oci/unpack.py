@@ -7,6 +7,7 @@ import errno
 import gzip
 import hashlib
 import io
+import math
 import os
 import posixpath
 import shutil
@@ -24,16 +25,18 @@ from typing import IO, Any
 from agent_env.defaults import MIB, Limits
 from agent_env.errors import StorageError, TransferError, UnsupportedError
 from agent_env.images.oci.sources import Piece
-from agent_env.images.oci.tree import Tree
+from agent_env.images.oci.tree import KEPT_ATTRIBUTES, Tree
 
 WHITEOUT = ".wh."
 OPAQUE = ".wh..wh..opq"
 _RESERVED = ".wh..wh."
 """What AUFS kept for itself."""
 _XATTR = "SCHILY.xattr."
-_KEPT_XATTRS = ("user.", "security.capability")
-"""Extended attributes that belong to a file's content; those of security modules and overlays belong to the machine it came from."""
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPED = b"\x2a\x4d\x18"
+"""What follows the first byte, 50 to 5f, of a frame without content (RFC 8878, 3.1.2): programs that pack in parallel begin with one."""
+_MOMENTS = range(0, 1 << 63)
+"""Nanoseconds of the Unix epoch that a file can be of; engines give a file of any other moment the first one."""
 
 
 class StoppedError(Exception):
@@ -68,7 +71,7 @@ def unpack(piece: Piece, into: Path, diff_id: str, *, limits: Limits, stop: thre
 
     Raises:
         TransferError: It is not what its digest says, or is cut off.
-        UnsupportedError: It holds what no layer may: a name that leads outside, more than the limits allow.
+        UnsupportedError: It holds what no layer may: a name that leads outside, a number that is too large, more than the limits allow.
         StorageError: It can't be written.
     """
     work = _Unpacking(into, limits, stop or threading.Event())
@@ -84,6 +87,8 @@ def unpack(piece: Piece, into: Path, diff_id: str, *, limits: Limits, stop: thre
         raise TransferError(f"the layer {diff_id} can't be unpacked: {error}", concerns=diff_id) from error
     except OSError as error:
         raise StorageError(f"the layer {diff_id} can't be unpacked: {error.strerror or error}", concerns=str(into)) from error
+    except (OverflowError, ValueError) as error:  # an owner or a device of more bits than there are, a name with a zero in it
+        raise UnsupportedError(f"the layer {diff_id} holds what no file can have: {error}", concerns=diff_id) from error
     return work.report
 
 
@@ -195,6 +200,7 @@ class _Unpacking:
             return
         self._own(leaf, member, dir_fd=parent)
         os.chmod(leaf, self._mode(member), dir_fd=parent)
+        os.utime(leaf, ns=_moments(member), dir_fd=parent)
 
     def _facts(self, handle: int, member: tarfile.TarInfo) -> None:
         """Owner first: changing it takes away set-uid bits and capabilities."""
@@ -202,7 +208,7 @@ class _Unpacking:
         os.fchmod(handle, self._mode(member))
         for key, value in member.pax_headers.items():
             attribute = key.removeprefix(_XATTR)
-            if attribute != key and attribute.startswith(_KEPT_XATTRS):
+            if attribute != key and attribute.startswith(KEPT_ATTRIBUTES):
                 with contextlib.suppress(OSError):  # a file system or user without them: the file itself is whole
                     os.setxattr(handle, attribute, value.encode("utf-8", "surrogateescape"))
         os.utime(handle, ns=_moments(member))
@@ -243,7 +249,8 @@ def _parts(name: str) -> list[str]:
 
 
 def _moments(member: tarfile.TarInfo) -> tuple[int, int]:
-    moment = int(member.mtime * 1_000_000_000)
+    moment = int(member.mtime * 1_000_000_000) if math.isfinite(member.mtime) else 0
+    moment = moment if moment in _MOMENTS else 0
     return moment, moment
 
 
@@ -285,7 +292,7 @@ def _decompressed(raw: IO[bytes]) -> Iterator[IO[bytes]]:
     if head.startswith(_GZIP):
         with gzip.GzipFile(fileobj=whole) as plain:
             yield plain  # type: ignore[misc]
-    elif head == _ZSTD:
+    elif head == _ZSTD or (head[1:] == _ZSTD_SKIPPED and head[0] >> 4 == 5):
         with _zstd(whole) as out:
             yield out
     else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent_env.errors import UnsupportedError
+from agent_env.images.oci.tree import copy_attributes
 
 TOP, WORK = "top", "work"
 _MOST_LINKS = 40
@@ -117,7 +118,9 @@ class Top:
             else:
                 continue  # devices and sockets are of no use in a place
             self._like(status, into)
+            copy_attributes(entry.path, into)
         self._like(source.lstat(), target)
+        copy_attributes(source, target)
 
     def _like(self, status: os.stat_result, target: Path) -> None:
         os.chown(target, self._user(status.st_uid), self._group(status.st_gid), follow_symlinks=False)
