@@ -206,6 +206,31 @@ def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(t
     run(whole())
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_d02_a_place_whose_removal_was_begun_is_gone_on_with_where_it_is_whole_and_named_where_it_is_not(tmp_path, there):
+    """As when an engine was away for the clean-up of the run that it failed, and took its containers with it or not."""
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log = tmp_path / "log"
+            steps = [
+                {"id": "box", "type": "t_deploy", "provider": "local"},
+                {"id": "b", "type": "t_note", "log": str(log), "fails": 1},
+            ]
+            first = await started(engine, steps, pause_on_failure=True)
+            (sandbox_id,) = (record["sandbox_id"] for record in first.context["deployed_sandboxes"])
+            await engine.stores.journal.closing(sandbox_id)
+            if there:
+                assert (await engine.resume(first.run_id)).context["deployed_sandboxes"] == first.context["deployed_sandboxes"]
+            else:
+                await engine.provider("local").destroy(sandbox_id)
+                with pytest.raises(PlaceLostError, match="'box'"):
+                    await engine.resume(first.run_id)
+                assert (await engine.resume(first.run_id, redeploy=True)).status == "completed"
+
+    run(whole())
+
+
 def test_d8_a_place_that_the_runs_own_clean_up_took_away_too_early_is_made_again(tmp_path):
     async def whole():
         async with engine_at(tmp_path / "state") as engine:

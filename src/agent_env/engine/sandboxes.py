@@ -288,21 +288,25 @@ class Sandboxes:
     async def take_over(self) -> dict[str, SandboxUnavailableError]:
         """Attaches to everything that may still exist, so that an earlier owner loses its hold on it.
 
+        What a removal was begun of may be whole, where its engine was away; half of it is as good as gone.
+
         Returns:
             What is gone, by sandbox id.
         """
         lost: dict[str, SandboxUnavailableError] = {}
 
-        async def take(sandbox_id: str) -> None:
+        async def take(sandbox_id: str, gone: type[SandboxUnavailableError] | tuple[type[SandboxUnavailableError], ...]) -> None:
             try:
                 await self.hold(sandbox_id)
-            except (PlaceLostError, ContainerNotRunningError) as error:
+            except gone as error:
                 lost[sandbox_id] = error
 
         async with asyncio.TaskGroup() as group:
             for row in self.rows():
                 if row.state == "live":
-                    group.create_task(take(row.id))
+                    group.create_task(take(row.id, (PlaceLostError, ContainerNotRunningError)))
+                elif row.state == "closing":
+                    group.create_task(take(row.id, SandboxUnavailableError))
         return lost
 
     async def remove_containers(self, rows: Sequence[ResourceRow]) -> None:
