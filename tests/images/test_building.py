@@ -278,7 +278,7 @@ async def test_im05_what_this_way_of_building_lacks_is_said_with_a_way_out(here,
 
 def test_a_progress_bar_is_shown_in_its_last_state_and_an_endless_line_in_pieces() -> None:
     said: list[str] = []
-    log = Log("x", lambda event: said.append(event.message), str, print, deque(maxlen=40))
+    log = Log("x", lambda event: said.append(event.message), str, print, print, deque(maxlen=40))
     for text in ("Step 1/2 : RUN x\n", "10%\r", "20%\r100%\n", "\x1b[31mred\x1b[0m\n"):
         log.take(text)
     assert said == ["RUN x", "100%", "red"]
@@ -292,9 +292,20 @@ def test_a_progress_bar_is_shown_in_its_last_state_and_an_endless_line_in_pieces
 def test_f24_the_words_of_podman_are_understood_too() -> None:
     steps: list[tuple[int, str]] = []
     made: list[str] = []
-    log = Log("x", lambda event: steps.append((event.step, event.message)), str, made.append, deque(maxlen=40))
+    log = Log("x", lambda event: steps.append((event.step, event.message)), str, made.append, print, deque(maxlen=40))
     for text in ("STEP 1/3: FROM x\n", "--> 0123456789ab\n", "STEP 2/3: RUN a\n", "--> Using cache 3f53bb00af94\n", "--> 3f53bb00af94\n",
                  "STEP 3/3: RUN b\n", "out\n", "--> 9a53bb00af94\n"):  # fmt: skip
         log.take(text)
     assert steps == [(1, "FROM x"), (2, "RUN a"), (3, "RUN b"), (3, "out")]
     assert made == ["9a53bb00af94"]
+
+
+def test_only_the_engine_itself_says_in_which_container_a_command_runs() -> None:
+    told: list[tuple[str, bool]] = []
+    log = Log("x", lambda _: None, str, print, lambda id, there: told.append((id, there)), deque(maxlen=40))
+    foreign = " ---> Running in ffffffffffff\n"
+    for text in ("Step 1/3 : FROM x\n", " ---> 0123456789ab\n", foreign, "Step 2/3 : RUN a\n", " ---> Running in 111111111111\n", "out\n",
+                 foreign, "Removed intermediate container 222222222222\n", " ---> Removed intermediate container 111111111111\n",
+                 " ---> 9a53bb00af94\n", "Step 3/3 : RUN b\n", " ---> Running in 333333333333\n", foreign):  # fmt: skip
+        log.take(text)
+    assert told == [("111111111111", True), ("111111111111", False), ("333333333333", True)]

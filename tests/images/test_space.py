@@ -12,6 +12,7 @@ import pytest
 from agent_env.errors import ImageBuildError
 from agent_env.images import ImageReference
 from agent_env.images.engine_api import EngineAnswerError
+from agent_env.images.ledger import Ledger
 from agent_env.images.packing import tar_chunks
 from tests.images.laboratory import QUICK, Bench
 
@@ -103,6 +104,23 @@ async def test_layers_of_a_failed_build_go_and_the_steps_of_a_living_image_stay(
         assert len(removed) == 1
         assert await images.held(good.id) is not None
         assert (await (await images.space()).gc()).intermediate == ()
+
+
+async def test_what_a_build_ran_in_goes_when_its_engine_was_killed_and_so_could_not_remove_it(here) -> None:
+    async with here() as lab:
+        good = await lab.images().build(lab.request("FROM BASE\nRUN true\n"))
+        (builds,) = (lab.root / "state").rglob("builds")
+        ledger = Ledger(builds.parent)
+        assert ledger.read(good.sources).running == ()
+        made = await lab.api.ask(
+            "POST", "containers/create", json={"Image": good.id, "Cmd": ["true"], "Labels": {"agentenv.home": lab.home}}
+        )
+        ledger.running(good.sources, made["Id"][:12])
+        await (await lab.images().space()).gc()
+        with pytest.raises(EngineAnswerError):
+            await lab.api.ask("GET", f"containers/{made['Id']}/json")
+        assert ledger.read(good.sources).running == ()
+        assert ledger.read(good.sources).ids == (good.id,)
 
 
 async def test_an_image_that_is_removed_takes_its_own_steps_with_it_and_the_ledger_forgets(here) -> None:

@@ -28,6 +28,7 @@ from agent_env.waiting import deadline
 _STEP = re.compile(r"STEP (\d+)/(\d+) ?: (.*)", re.IGNORECASE)
 _MADE = re.compile(r" ?-{2,3}> ([0-9a-f]{10,64})")
 _CACHED = re.compile(r" ?-{2,3}> Using cache.*")
+_RUNNING = re.compile(r" ?-{2,3}> Running in ([0-9a-f]{10,64})")
 _NOISE = re.compile(r" ?-{2,3}> .*|(?:Removing|Removed) intermediate container .*|")
 _LONGEST_LINE = 64 * KIB
 """What comes without an end of line is shown in pieces of this, so that it is never all in memory (F18)."""
@@ -91,11 +92,17 @@ class Log:
     redact: Callable[[str], str]
     on_made: Callable[[str], None]
     """Told the id of each intermediate image that this very build made."""
+    on_running: Callable[[str, bool], None]
+    """Told the id of each container that it runs a command in, and whether it is there or gone."""
     tail: deque[str]
     instruction: str = ""
     step: int = 0
     steps: int = 0
     _cached: bool = False
+    _container: str | None = None
+    """That of the step's command. Its id comes before all that the command says, which could name anybody's."""
+    _begun: bool = False
+    """The last line began a step."""
     _rest: str = ""
 
     def take(self, text: str) -> None:
@@ -124,11 +131,18 @@ class Log:
     def _line(self, line: str) -> None:
         line = line.rstrip("\r").rpartition("\r")[2]  # of a progress bar that is drawn over itself, its last state
         shown = self.redact(line)
-        begun = _STEP.fullmatch(line)
+        begun, first = _STEP.fullmatch(line), self._begun
+        self._begun = begun is not None
         if begun is not None:
             self.step, self.steps, self.instruction, self._cached = int(begun[1]), int(begun[2]), self.redact(begun[3]), False
             self.tail.append(shown)
             self.tell(Progress(Stage.STEP, self.image, self.instruction, step=self.step, steps=self.steps))
+        elif first and (running := _RUNNING.fullmatch(line)):
+            self._container = running[1]
+            self.on_running(running[1], True)
+        elif self._container is not None and line.endswith(f"Removed intermediate container {self._container}"):
+            self.on_running(self._container, False)
+            self._container = None
         elif _CACHED.fullmatch(line):
             self._cached = True
         elif _MADE.fullmatch(line):
@@ -161,7 +175,14 @@ async def build(
     """
     sources, name = request.sources, request.name.tagged_name
     ledger.named(sources, name)
-    log = Log(name, tell, redact, lambda id: ledger.intermediate(sources, id), deque(maxlen=limits.image_log_lines))
+
+    def running(id: str, there: bool) -> None:
+        if there:
+            ledger.running(sources, id)
+        else:
+            ledger.forget(sources, running=(id,))
+
+    log = Log(name, tell, redact, lambda id: ledger.intermediate(sources, id), running, deque(maxlen=limits.image_log_lines))
     sent = Bytes(name, tell, Stage.SENDING)
     sending = _Sending(request.context, sent)
     try:

@@ -30,6 +30,8 @@ class Build:
     """The images that came of it."""
     made: tuple[str, ...] = ()
     """Ids of the engine's intermediate images, oldest first: the layers of a build before they have a name."""
+    running: tuple[str, ...] = ()
+    """Ids of the containers in which the engine runs a build's commands. It removes them itself, unless it is killed."""
 
 
 class Ledger:
@@ -47,8 +49,9 @@ class Ledger:
         """What is known of a content."""
         try:
             known = json.loads((self._folder / _FOLDER / sources).read_bytes())
-            return Build(sources, *(tuple(map(str, known[part])) for part in ("names", "ids", "made")))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            names, ids, made, running = (tuple(map(str, known.get(part, ()))) for part in ("names", "ids", "made", "running"))
+            return Build(sources, names, ids, made, running)
+        except (FileNotFoundError, ValueError, AttributeError, TypeError):
             return Build(sources)
 
     def all(self) -> Iterator[Build]:
@@ -100,7 +103,20 @@ class Ledger:
         if id not in known.made:
             self._write(replace(known, made=(*known.made, id)))
 
-    def forget(self, sources: str, *, made: tuple[str, ...] = (), names: tuple[str, ...] = (), ids: tuple[str, ...] = ()) -> None:
+    def running(self, sources: str, id: str) -> None:
+        """The engine runs a command of a build in a container."""
+        known = self.read(sources)
+        self._write(replace(known, running=(*known.running, id)))
+
+    def forget(
+        self,
+        sources: str,
+        *,
+        made: tuple[str, ...] = (),
+        names: tuple[str, ...] = (),
+        ids: tuple[str, ...] = (),
+        running: tuple[str, ...] = (),
+    ) -> None:
         """Some of it is gone from the engine."""
         known = self.read(sources)
         left = Build(
@@ -108,8 +124,9 @@ class Ledger:
             tuple(name for name in known.names if name not in names),
             tuple(id for id in known.ids if id not in ids),
             tuple(id for id in known.made if id not in made),
+            tuple(id for id in known.running if id not in running),
         )
-        if left.names or left.ids or left.made:
+        if left.names or left.ids or left.made or left.running:
             self._write(left)
         else:
             (self._folder / _FOLDER / sources).unlink(missing_ok=True)

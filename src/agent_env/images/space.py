@@ -175,7 +175,7 @@ class Space:
                     await self._remove(row, grace=True)
 
     async def gc(self, *, everything: bool = False, dry_run: bool = False, budget_bytes: int | None = None) -> Removal:
-        """Removes layers of failed builds, and our least recently used images above the budget.
+        """Removes what failed builds left, and our least recently used images above the budget.
 
         Args:
             everything: Every image that we built and nothing uses, whenever it was used.
@@ -185,6 +185,8 @@ class Space:
         Raises:
             InfrastructureError: The engine can't be reached, or refused.
         """
+        if not dry_run:
+            await self._remove_containers()
         plan = await self._plan(everything, budget_bytes)
         if dry_run:
             return Removal(plan.images, tuple(layer.id for layer in plan.layers), plan.kept)
@@ -239,7 +241,7 @@ class Space:
             if not ours:
                 return _BEING_BUILT
             for name in row.image.names or (row.image.id,):
-                if not await self._delete(name):
+                if not await self._delete(f"images/{name}", _KEEP_PARENTS):
                     return "the engine says that it is in use"
             self._ledger.forget(sources, names=row.image.names, ids=(row.image.id,))
             self._ledger.gone(row.image.id)
@@ -264,11 +266,20 @@ class Space:
             order += [found[id] for id in free]
         return order
 
+    async def _remove_containers(self) -> None:
+        """Those in which builds ran a command when their engine was killed. They hold the layers that they were made of."""
+        for build in [*self._ledger.all()]:
+            if build.running:
+                with turn_if_free(self._locks, build_lock(build.sources)) as ours:
+                    if ours:
+                        gone = [id for id in build.running if await self._delete(f"containers/{id}", {"force": "1", "v": "1"})]
+                        self._ledger.forget(build.sources, running=tuple(gone))
+
     async def _remove_layers(self, layers: Iterable[_Layer]) -> list[str]:
         removed = []
         for layer in layers:
             with turn_if_free(self._locks, build_lock(layer.sources)) as ours:
-                if ours and await self._delete(layer.id):
+                if ours and await self._delete(f"images/{layer.id}", _KEEP_PARENTS):
                     self._ledger.forget(layer.sources, made=(layer.known,))
                     removed.append(layer.id)
         return removed
@@ -287,9 +298,9 @@ class Space:
         found = {name: await inspect(self._api, name) for name in build.names}
         return tuple(name for name, image in found.items() if image is None or image.sources != build.sources)
 
-    async def _delete(self, name: str) -> bool:
+    async def _delete(self, path: str, params: Mapping[str, str]) -> bool:
         try:
-            await self._api.ask("DELETE", f"images/{name}", params=_KEEP_PARENTS)
+            await self._api.ask("DELETE", path, params=params)
         except EngineAnswerError as error:
             if error.status not in _REFUSED:
                 raise
