@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_env.containers import SHARED, Engine, EngineEndpoint, Listed, labelled, own_network, release_shared, shared_network
-from agent_env.containers.networks import KIND, RANGES, free_ranges, inspect, routes
+from agent_env.containers.networks import KIND, RANGES, free_ranges, inspect, ranges_beside, routes
 from agent_env.containers.objects import remove, remove_container
 from agent_env.errors import EngineRefusedError, UsageError
 from agent_env.places import Command
@@ -170,6 +170,17 @@ def test_our_ranges_hold_hundreds_of_homes_and_small_networks_leave_whole_ones_f
     assert not any(subnet.overlaps(each) for subnet in whole for each in taken)
     assert list(free_ranges(24, RANGES)) == []
     assert list(free_ranges(27, RANGES)) == []
+
+
+def test_a_vpn_to_everything_leaves_ranges_and_what_lies_outside_of_it_goes_first() -> None:
+    everything = [ipaddress.IPv4Network("0.0.0.0/1"), ipaddress.IPv4Network("128.0.0.0/1")]
+    narrow = ipaddress.IPv4Network("10.213.0.0/17")
+    found = set(ranges_beside(24, [RANGES[1]], [*everything, narrow]))
+    assert len(found) == 128 + 32
+    assert not any(each.overlaps(other) for each in found for other in (RANGES[1], narrow))
+    first = next(ranges_beside(27, [], [ipaddress.IPv4Network("10.0.0.0/8"), ipaddress.IPv4Network("172.16.0.0/12")]))
+    assert first.subnet_of(RANGES[2])
+    assert list(ranges_beside(27, [], RANGES)) == []
 
 
 async def test_a_network_that_is_gone_or_removed_twice_is_no_error(docker: EngineEndpoint, busybox: str) -> None:

@@ -245,9 +245,8 @@ async def _create(
 ) -> Network:
     """The engine decides who has an address range: one that is taken is refused, and another is tried."""
     here = (await engine.info()).on_this_machine
-    taken = [*await _subnets(engine), *(routes() if here else ())]
     refusal: InfrastructureError | None = None
-    for subnet in islice(free_ranges(prefix, taken), _TRIES):
+    for subnet in islice(ranges_beside(prefix, await _subnets(engine), routes() if here else ()), _TRIES):
         gateway = str(next(subnet.hosts()))
         body = {
             "Name": name,
@@ -279,6 +278,25 @@ async def _subnets(engine: Engine) -> list[ipaddress.IPv4Network]:
         configs = [config for each in found for config in (each.get("IPAM") or {}).get("Config") or ()]
     whole = [ipaddress.ip_network(config["Subnet"], strict=False) for config in configs if config.get("Subnet")]
     return [each for each in whole if isinstance(each, ipaddress.IPv4Network)]
+
+
+def ranges_beside(
+    prefix: int, taken: Sequence[ipaddress.IPv4Network], ways: Sequence[ipaddress.IPv4Network]
+) -> Iterator[ipaddress.IPv4Network]:
+    """As `free_ranges`, with what this machine has a way to.
+
+    A way to more than a whole range of ours is a VPN's, which leads everything there (0.0.0.0/1) or all private addresses (10.0.0.0/8):
+    what lies nowhere in it goes first, and inside of it a network of ours, having the narrower way, is reached all the same.
+
+    Args:
+        prefix: How large.
+        taken: What other networks of the engine have.
+        ways: The networks that this machine has a way to.
+    """
+    yield from free_ranges(prefix, [*taken, *ways])
+    narrow = [way for way in ways if not any(way != ours and ours.subnet_of(way) for ours in RANGES)]
+    if len(narrow) < len(ways):
+        yield from free_ranges(prefix, [*taken, *narrow])
 
 
 def free_ranges(prefix: int, taken: Iterable[ipaddress.IPv4Network]) -> Iterator[ipaddress.IPv4Network]:
