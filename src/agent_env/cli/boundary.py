@@ -13,6 +13,7 @@ import click
 
 from agent_env.cli import INTERRUPTED
 from agent_env.cli.frame import root
+from agent_env.cli.interruptions import Interruptions
 from agent_env.cli.output import OUTPUT_FULL, close_quietly, error_line, output_refused, write_json
 from agent_env.cli.state import State
 from agent_env.errors import AgentEnvError, Problem, ProblemsError
@@ -47,8 +48,13 @@ class CutShortError(Exception):
         self.known = known
 
 
-def run(argv: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code. Nothing escapes but `SystemExit`."""
+def run(argv: Sequence[str], interruptions: Interruptions | None = None) -> int:
+    """Runs one command line and returns its exit code. Nothing escapes but `SystemExit`.
+
+    Args:
+        argv: The arguments without the program's name.
+        interruptions: Knows which signal a KeyboardInterrupt stands for; None where signals are left to whoever calls.
+    """
     for stream in (sys.stdout, sys.stderr):
         # What a terminal's encoding can't show is escaped, never an error. An output that is full is told when it is written to.
         with suppress(OSError):
@@ -64,7 +70,7 @@ def run(argv: Sequence[str]) -> int:
     except BaseException as error:  # the outermost edge: every ending becomes an exit code, here and only here
         if isinstance(error, SystemExit | GeneratorExit):
             raise
-        code = _report(_meaning(error), state, argv)
+        code = _report(_meaning(error, interruptions), state, argv)
     close_quietly()
     return code
 
@@ -78,11 +84,20 @@ def _invoke(argv: Sequence[str], state: State) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _meaning(error: BaseException) -> BaseException:
-    """Of a group with a single member, that member: the group says nothing more."""
+def _meaning(error: BaseException, interruptions: Interruptions | None) -> BaseException:
+    """Of a group with a single member, that member: the group says nothing more. Of what a signal led to, the interruption."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    return error
+    if interruptions is None or interruptions.first is None or isinstance(error, InterruptionError | CutShortError):
+        return error
+    reason: BaseException | None = error
+    while reason is not None and not isinstance(reason, KeyboardInterrupt):  # enums and descriptors wrap what is raised as they are made
+        reason = reason.__cause__ or reason.__context__
+    if reason is None:
+        return error
+    interrupted = InterruptionError(interruptions.first)
+    interrupted.__cause__ = error
+    return interrupted
 
 
 def _report(error: BaseException, state: State, argv: Sequence[str]) -> int:

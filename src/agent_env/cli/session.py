@@ -15,6 +15,7 @@ import click
 
 from agent_env.cli import ALLOCATIONS_WHILE_STARTING
 from agent_env.cli.boundary import InterruptionError
+from agent_env.cli.interruptions import SIGNALS
 from agent_env.cli.output import note
 from agent_env.cli.state import state_of
 from agent_env.diagnostics import Diagnostics
@@ -181,6 +182,7 @@ def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     import asyncio
 
     received: list[int] = []
+    heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
 
     async def supervised() -> T:
         task = asyncio.current_task()
@@ -191,18 +193,24 @@ def run_async(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
             if task is not None:
                 task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, stop, number)
+        for number in heard:
+            loop.add_signal_handler(number, stop, number)
+        if received:
+            raise asyncio.CancelledError
         return await work()
 
     _stay()
+    # What comes before the loop can answer is kept for it: an exception in the middle of its making would leave half of it behind.
+    before = [(number, signal.signal(number, lambda number, _: received.append(number))) for number in heard]
     try:
         return asyncio.run(supervised())
     except asyncio.CancelledError as error:
         if received:
             raise InterruptionError(received[0]) from error
         raise
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _stay() -> None:
