@@ -211,6 +211,7 @@ def test_a_stored_environment_is_removed_as_a_stored_agent_is(cli: Cli) -> None:
     assert cli("env", "put", "shop/envs/notes", "--id", "mine").code == 0
     mixed = cli("env", "rm", "mine", "run-x")
     assert (mixed.code, mixed.err.count("one kind at a time")) == (2, 1)
+    assert "there is no version 9 of environment 'mine'" in cli("env", "rm", "mine", "--version", "9").err
     assert cli("env", "rm", "mine", "--json").json == {"removed": ["mine"]}
     assert "mine" not in cli("env", "list").out
     gone = cli("env", "rm", "mine")

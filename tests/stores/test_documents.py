@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent_env.defaults import DEFAULT_LIMITS
-from agent_env.errors import ConcurrentModificationError, UserError
+from agent_env.errors import ConcurrentModificationError, NotFoundError, UserError
 from agent_env.stores import Database, Documents, digest_of
 
 KEPT_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25)
@@ -32,6 +32,24 @@ def test_versions_count_from_one_and_the_newest_is_read(documents: Documents) ->
     assert documents.versions("tasks", "a") == [1, 2, 3]
     assert documents.get("tasks", "a", 4) is None
     assert documents.get("evals", "a") is None
+
+
+@pytest.mark.parametrize(
+    ("collection", "id", "version", "told"),
+    [
+        ("tasks", "mine", 3, "there is no version 3 of task 'mine' (its newest version is 1)"),
+        ("tasks", "mien", 3, "there is no task 'mien' (did you mean 'mine'?)"),
+        ("envs", "elsewhere", None, "there is no environment 'elsewhere' (agent-env env list)"),
+    ],
+)
+def test_what_was_named_and_is_not_there_is_told_with_what_is(
+    documents: Documents, collection: str, id: str, version: int | None, told: str
+) -> None:
+    documents.put("tasks", "mine", "task", {"n": 1})
+    assert documents.named("tasks", "mine").body == documents.named("tasks", "mine", 1).body == {"n": 1}
+    with pytest.raises(NotFoundError) as refused:
+        documents.named(collection, id, version)
+    assert (str(refused.value), refused.value.concerns) == (told, id)
 
 
 def test_a_given_version_must_be_the_next_one(documents: Documents) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from agent_env.documents.agent import AgentDocument, read_agent
-from agent_env.documents.spelling import near
 from agent_env.environments.lookup import StoredLookup
-from agent_env.errors import NotFoundError, UserError
+from agent_env.errors import UserError
 
 COLLECTION = "agents"
 
@@ -20,12 +19,7 @@ class StoredAgents(StoredLookup):
             NotFoundError: There is none.
             UserError: It is something else.
         """
-        stored = self._artifacts.documents.get(COLLECTION, id, version)
-        if stored is None:
-            meant = near(id, self._artifacts.documents.ids(COLLECTION))
-            said = f" version {version}" if version else ""
-            hint = f"did you mean {meant!r}?" if meant else "agent-env agent list"
-            raise NotFoundError(f"there is no agent {id!r}{said}", concerns=id, hint=hint)
+        stored = self._artifacts.documents.named(COLLECTION, id, version)
         self.used[COLLECTION, stored.id, stored.version, stored.digest] = None
         document = read_agent({**stored.body, "id": stored.id, "type": stored.type, "version": stored.version}, source=stored.id)
         if not isinstance(document, AgentDocument):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from agent_env.artifacts.document import ArtifactDocument, FileRef, document_of
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.artifact import FileArtifact, FileArtifactUniverse, file_id, path_problem
-from agent_env.documents.spelling import near
 from agent_env.documents.stored import Ref, StoredDocument
-from agent_env.errors import NotFoundError, Problem, ProblemsError
+from agent_env.errors import Problem, ProblemsError
 
 if TYPE_CHECKING:
     from agent_env.documents.artifact_kinds import (
@@ -51,14 +50,9 @@ class StoredArtifacts:
             ProblemsError: Its stored document can't be read.
         """
         found = self.find(id, version)
-        if found is not None:
-            return found
-        newest = self.documents.get(COLLECTION, id) if version is not None else None
-        if newest is not None:
-            raise NotFoundError(f"artifact {id!r} has no version {version}", concerns=id, hint=f"its newest version is {newest.version}")
-        meant = near(id, self.documents.ids(COLLECTION))
-        hint = f"did you mean {meant!r}?" if meant else "agent-env artifact list"
-        raise NotFoundError(f"artifact {id!r} does not exist", concerns=id, hint=hint)
+        if found is None:
+            raise self.documents.absent(COLLECTION, id, version)
+        return found
 
     def environment(self, id: str, version: int | None = None) -> dict[str, Any] | None:
         """An environment's document, for whoever plans what is loaded into it; None when there is none."""

@@ -23,11 +23,11 @@ from agent_env.bundles.reading import fold
 from agent_env.bundles.scrubbing import Scrubber, cleaned_step
 from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
-from agent_env.errors import NotFoundError, Problem, ProblemsError, UsageError
+from agent_env.errors import Problem, ProblemsError, UsageError
 from agent_env.ids import home_folder, local_id_root
 
 if TYPE_CHECKING:
-    from agent_env.stores import Document
+    pass
 
 _NAME_BYTES = 200
 
@@ -148,7 +148,7 @@ class _Import:
         if task_id is not None:
             self._task(task_id, version)
             return
-        document = self._document("evals", eval_id or "", version)
+        document = self._stores.documents.named("evals", eval_id or "", version)
         tasks = [(str(entry["task_id"]), entry.get("task_version")) for entry in document.body.get("tasks", ())]
         names = [self._task(id, pinned) for id, pinned in tasks]
         name = self._name("evals", document.id)
@@ -174,19 +174,10 @@ class _Import:
 
         self._files[path] = write
 
-    def _document(self, collection: str, id: str, version: int | None) -> Document:
-        document = self._stores.documents.get(collection, id, version)
-        if document is None:
-            pin = f" version {version}" if version is not None else ""
-            raise NotFoundError(
-                f"there is no {collection[:-1]} {id!r}{pin}", concerns=id, hint="agent-env task list" if collection == "tasks" else None
-            )
-        return document
-
     def _task(self, id: str, version: int | None) -> str:
         if (id, version) in self._tasks:
             return self._tasks[id, version]
-        document = self._document("tasks", id, version)
+        document = self._stores.documents.named("tasks", id, version)
         task = parse_task(document.body, source=id, task_id=id)
         name = self._tasks[id, version] = self._name("tasks", id)
         path = f"tasks/{name}.json"

@@ -11,8 +11,7 @@ import click
 from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
-from agent_env.documents.spelling import near
-from agent_env.errors import NotFoundError, UsageError
+from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Document
@@ -117,42 +116,21 @@ def list_newest(
             note(f"more: {same_command(offset=offset + limit)}")
 
 
-def stored_document(memory: Memory, id: str, version: int | None = None, *, collection: str, what: str, command: str) -> Document:
-    """A stored document, the newest where no version is said.
-
-    Args:
-        memory: The stores.
-        id: Which.
-        version: Only this one.
-        collection: Where it is.
-        what: What it is, for people.
-        command: The group of commands that is about such.
-
-    Raises:
-        NotFoundError: There is none.
-    """
-    found = memory.documents.get(collection, id, version)
-    if found is None:
-        meant = near(id, memory.documents.ids(collection))
-        said = f" version {version}" if version else ""
-        hint = f"did you mean {meant!r}?" if meant else f"agent-env {command} list"
-        raise NotFoundError(f"there is no {what} {id!r}{said}", concerns=id, hint=hint)
-    return found
-
-
-def remove(collection: str, ids: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool) -> None:
+def remove(collection: str, ids: Sequence[str], version: int | None, *, as_json: bool) -> None:
     """Removes documents, all or none.
 
     Args:
         collection: Where they are.
         ids: Which.
         version: Only this one; None is all.
-        known: Raises `NotFoundError`, with what is near, for an id that is not there.
         as_json: For programs.
+
+    Raises:
+        NotFoundError: One is not there.
     """
     with opened_stores() as stores:
         for id in ids:
-            known(stores, id)
+            stores.documents.named(collection, id, version)
         for id in ids:
             stores.documents.delete(collection, id, version)
     if as_json:
@@ -162,26 +140,24 @@ def remove(collection: str, ids: Sequence[str], version: int | None, known: Call
             line(f"{id}: removed{f' v{version}' if version else ''}")
 
 
-def take_down_or_remove(
-    collection: str, targets: Sequence[str], version: int | None, known: Callable[[Memory, str], object], *, as_json: bool
-) -> int:
+def take_down_or_remove(collection: str, targets: Sequence[str], version: int | None, *, as_json: bool) -> int:
     """Takes down runs that brought something up, or removes stored documents. Returns the exit code.
 
     Args:
         collection: Where the documents are.
         targets: Ids of runs, or of documents.
         version: Of documents only this one; None is all.
-        known: As for `remove`.
         as_json: For programs.
 
     Raises:
+        NotFoundError: One is not there.
         UsageError: Some are runs, and some are not.
     """
     runs = [target for target in targets if target.startswith("run-")]
     if runs and len(runs) < len(targets):
         raise UsageError("runs and ids of what is stored are removed one kind at a time")
     if not runs:
-        remove(collection, targets, version, known, as_json=as_json)
+        remove(collection, targets, version, as_json=as_json)
         return 0
 
     async def work() -> list[dict[str, Any]]:

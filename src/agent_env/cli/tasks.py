@@ -25,19 +25,12 @@ def stored_task(documents: Documents, id: str, version: int | None = None) -> Do
     Raises:
         NotFoundError: There is none; the hint has the newest version or a near id.
     """
-    found = documents.get(COLLECTION, id, version)
-    if found is not None:
-        return found
-    newest = documents.get(COLLECTION, id) if version is not None else None
-    if newest is not None:
-        raise NotFoundError(f"task {id!r} has no version {version}", concerns=id, hint=f"its newest version is {newest.version}")
-    from agent_env.documents.spelling import near
-
-    meant = near(id, documents.ids(COLLECTION))
-    hint = f"did you mean {meant!r}?" if meant else "agent-env task list"
-    if Path(id).expanduser().is_file():
-        hint = f"a file is no stored task: agent-env run {id} runs it, with --dry-run it is only checked"
-    raise NotFoundError(f"task {id!r} does not exist", concerns=id, hint=hint)
+    try:
+        return documents.named(COLLECTION, id, version)
+    except NotFoundError as error:
+        if Path(id).expanduser().is_file():
+            error.hint = f"a file is no stored task: agent-env run {id} runs it, with --dry-run it is only checked"
+        raise
 
 
 def planned(

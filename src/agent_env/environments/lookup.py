@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from agent_env.artifacts.image_artifacts import image_source
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.environment import McpServerEnvironment, MultiEnvironment, WebsiteEnvironment, read_environment
-from agent_env.documents.spelling import near
 from agent_env.documents.stored import Ref, StoredDocument
-from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -40,12 +38,7 @@ class StoredLookup:
 
     def environment(self, ref: Ref) -> StoredDocument:
         """An environment's document."""
-        stored = self._artifacts.documents.get(COLLECTION, ref.id, ref.version)
-        if stored is None:
-            meant = near(ref.id, self._artifacts.documents.ids(COLLECTION))
-            version = f" version {ref.version}" if ref.version else ""
-            hint = f"did you mean {meant!r}?" if meant else "agent-env env list"
-            raise NotFoundError(f"there is no environment {ref.id!r}{version}", concerns=ref.id, hint=hint)
+        stored = self._artifacts.documents.named(COLLECTION, ref.id, ref.version)
         self.used[COLLECTION, stored.id, stored.version, stored.digest] = None
         return read_environment({**stored.body, "id": stored.id, "type": stored.type, "version": stored.version}, source=stored.id)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from agent_env.clock import timestamp
-from agent_env.errors import ConcurrentModificationError, StorageError, UserError
+from agent_env.errors import ConcurrentModificationError, NotFoundError, StorageError, UserError
 from agent_env.stores.connection import Connection, Row
 from agent_env.stores.packing import dump
 
@@ -75,6 +75,30 @@ class Documents:
         params = {"collection": collection, "id": id, **({"version": version} if version is not None else {})}
         rows = self._db.read(lambda tx: tx.execute(sql, params))
         return _document(rows[0]) if rows else None
+
+    def named(self, collection: str, id: str, version: int | None = None) -> Document:
+        """A version, or the newest one, that somebody named.
+
+        Raises:
+            NotFoundError: See `absent`.
+        """
+        found = self.get(collection, id, version)
+        if found is None:
+            raise self.absent(collection, id, version)
+        return found
+
+    def absent(self, collection: str, id: str, version: int | None = None) -> NotFoundError:
+        """What is said of a document that was named and is not there; the hint has its newest version, or an id of near spelling."""
+        from agent_env.documents.spelling import near
+
+        what, command = _CALLED[collection]
+        newest = self.heads(collection, [id]).get(id)
+        if newest is not None:
+            message, hint = f"there is no version {version} of {what} {id!r}", f"its newest version is {newest.version}"
+        else:
+            meant = near(id, self.ids(collection))
+            message, hint = f"there is no {what} {id!r}", f"did you mean {meant!r}?" if meant else f"agent-env {command} list"
+        return NotFoundError(message, concerns=id, hint=hint)
 
     def put(self, collection: str, id: str, type: str, body: Mapping[str, Json], *, version: int | None = None) -> Document:
         """Stores the next version.
@@ -200,6 +224,13 @@ class Documents:
         return self._db.write(remove)
 
 
+_CALLED: Mapping[str, tuple[str, str]] = {
+    "agents": ("agent", "agent"),
+    "artifacts": ("artifact", "artifact"),
+    "envs": ("environment", "env"),
+    "tasks": ("task", "task"),
+}
+"""Collection → what one of it is called, and the group of commands that is about such."""
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 

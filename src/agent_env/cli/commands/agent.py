@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -17,14 +16,13 @@ from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, STORED_AGE
 from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, opened_stores, run_async
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, stored_document, take_down_or_remove
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import RunOutcome
 
 COLLECTION = "agents"
-_stored = partial(stored_document, collection=COLLECTION, what="agent", command="agent")
 
 
 @click.group(cls=Group)
@@ -106,7 +104,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored agent's document."""
     del as_json
     with opened_stores() as memory:
-        document = _stored(memory, id, version)
+        document = memory.documents.named(COLLECTION, id, version)
     write_json({**document.body, "id": document.id, "type": document.type, "version": document.version})
 
 
@@ -188,4 +186,4 @@ def deploy(*, what: str, version: int | None, quiet: bool, as_json: bool, **opti
 @json_option
 def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
     """Take down what `agent deploy` brought up (runs), or remove stored agents (ids)."""
-    return take_down_or_remove(COLLECTION, targets, version, _stored, as_json=as_json)
+    return take_down_or_remove(COLLECTION, targets, version, as_json=as_json)

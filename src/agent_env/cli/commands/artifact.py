@@ -90,7 +90,7 @@ def list_(*, kind: str | None, contains: str | None, limit: int, offset: int, as
 @json_option
 def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
     """Remove artifacts. Their bytes go with the next `agent-env gc`, unless something else holds the same."""
-    remove(COLLECTION, id, version, lambda stores, name: artifacts_of(stores).get(name, version), as_json=as_json)
+    remove(COLLECTION, id, version, as_json=as_json)
 
 
 def _put(artifacts: Artifacts, path: Path, id: str, kind: str, fields: dict[str, Any]) -> ArtifactDocument:

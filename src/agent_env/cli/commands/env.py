@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,13 +14,12 @@ from agent_env.cli.environments import deployed_of, written_environment, written
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, opened_stores, run_async
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, stored_document, take_down_or_remove
+from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOutcome
 
 COLLECTION = "envs"
-_stored = partial(stored_document, collection=COLLECTION, what="environment", command="env")
 
 
 @click.group(cls=Group)
@@ -57,7 +55,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored environment's document."""
     del as_json
     with opened_stores() as memory:
-        document = _stored(memory, id, version)
+        document = memory.documents.named(COLLECTION, id, version)
     write_json({"id": document.id, "type": document.type, "version": document.version, **document.body})
 
 
@@ -161,4 +159,4 @@ async def _kept(engine: Engine, steps: list[dict[str, Any]], task_id: str, overr
 @json_option
 def rm(targets: tuple[str, ...], version: int | None, as_json: bool) -> int:
     """Take down what `env deploy` brought up (runs, with all that is in them), or remove stored environments (ids)."""
-    return take_down_or_remove(COLLECTION, targets, version, _stored, as_json=as_json)
+    return take_down_or_remove(COLLECTION, targets, version, as_json=as_json)

@@ -143,9 +143,9 @@ def list_(*, contains: str | None, limit: int, offset: int, as_json: bool) -> No
 @json_option
 def rm(id: tuple[str, ...], version: int | None, as_json: bool) -> None:
     """Remove stored tasks. Their runs stay."""
-    from agent_env.cli.tasks import COLLECTION, stored_task
+    from agent_env.cli.tasks import COLLECTION
 
-    remove(COLLECTION, id, version, lambda stores, name: stored_task(stores.documents, name, version), as_json=as_json)
+    remove(COLLECTION, id, version, as_json=as_json)
 
 
 @task.command("get-instance")
