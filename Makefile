@@ -64,11 +64,12 @@ helper: setup-dev  ## build the helper's binaries again, bit for bit
 	$(UV) $(SYNC) --all-extras --group dev --group helper
 	$(BIN)/python helper/build.py
 
+# The reference is files to read, of which one is run: that it asks for a later 3.11 than Debian 12 has keeps it from nobody.
 interop: $(UV)  ## environments of their own for other people's packages, see interop/README.md
 	@for lock in interop/*/uv.lock; do \
 	  env -u UV_PROJECT_ENVIRONMENT $(abspath $(UV)) sync --quiet --frozen --compile-bytecode --python $(PYTHON) --project "$$(dirname "$$lock")" || exit 1; done
 	@test -e interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16) || { \
-	  rm -rf interop/reference/.packages && $(UV) pip install --quiet --compile-bytecode --no-deps --require-hashes --python $(PYTHON) \
+	  rm -rf interop/reference/.packages && $(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --python-version 3.12 \
 	  --target interop/reference/.packages -r interop/reference/requirements.txt && \
 	  touch interop/reference/.packages/$$(sha256sum interop/reference/requirements.txt | cut -c1-16); }
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the system packages that the tests use, as root on Debian or a derivative. Anywhere else it says what is missing and
-# goes on: a test that needs an absent part then skips, naming the capability.
+# Installs the system packages that the tests use, as root on Debian or a derivative. Anywhere else, or where they can't be fetched, it
+# says what is missing and goes on: a test that needs an absent part then skips, naming the capability.
 set -eu
 
 needed=""
@@ -15,8 +15,8 @@ want setpriv util-linux
 want busybox busybox-static
 want mmdebstrap mmdebstrap
 want podman podman
-# An engine that answers already is used, whoever made it; another one beside it would not be welcome.
-if [ ! -S /var/run/docker.sock ]; then
+# An engine that is there already is used, whoever made it; another one beside it would not be welcome.
+if [ ! -S /var/run/docker.sock ] && [ -z "${DOCKER_HOST:-}" ]; then
     want dockerd docker.io
     want iptables iptables
 fi
@@ -38,12 +38,14 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
-# A database server that the package would start by itself is not wanted: the tests make their own.
-if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
-    mkdir -p /etc/postgresql-common
-    echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-fi
-apt-get update -q >/dev/null
-# shellcheck disable=SC2086
-apt-get install -q -y --no-install-recommends $needed >/dev/null
+install() {
+    apt-get update -q || return 1
+    # A database server that the package would start by itself is not wanted: the tests make their own.
+    if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+        mkdir -p /etc/postgresql-common && echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf || return 1
+    fi
+    # shellcheck disable=SC2086
+    apt-get install -q -y --no-install-recommends $needed
+}
+install >/dev/null || echo "not installed here (apt-get failed, see above):$needed" >&2
 start_engine

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-SOCKET = "/var/run/docker.sock"
+ENGINE = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS")
 DEBIAN = "debian:bookworm-slim"
@@ -45,7 +45,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(SOCKET)
+        self.sock.connect(ENGINE.removeprefix("unix://"))
 
 
 def ask(method: str, path: str, body: IO[bytes] | None = None, *, seconds: float = 900.0) -> tuple[int, bytes]:
@@ -56,7 +56,7 @@ def ask(method: str, path: str, body: IO[bytes] | None = None, *, seconds: float
         answer = connection.getresponse()
         return answer.status, answer.read()
     except OSError as error:
-        raise UnmadeError(f"no container engine answers on {SOCKET}: {error}") from error
+        raise UnmadeError(f"no container engine answers on {ENGINE}: {error}") from error
     finally:
         connection.close()
 
