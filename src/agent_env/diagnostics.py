@@ -41,7 +41,9 @@ class Diagnostics:
         if isinstance(error, ProblemsError):
             self._problems += error.problems
         else:
-            self._problems.append(Problem(error.message, given or error.concerns, hint=error.hint))
+            where = given or error.concerns
+            message = error.message.removeprefix(where).lstrip(": ") if where else error.message  # else it would be named twice
+            self._problems.append(Problem(message, where, hint=error.hint))
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Takes problems that nobody raised."""

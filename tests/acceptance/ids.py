@@ -1,8 +1,4 @@
-"""The ids that this part of the product has to prove, and which test functions carry them in their names.
-
-Left out, because nothing in these parts could be asked:
-    TP-03  time limits of a foreign task format: comes with the formats.
-"""
+"""The ids that this part of the product has to prove, and which test functions carry them in their names."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ FAULTS = "F1 F2 F4 F5 F6 F8 F9 F11 F13 F15 F16 F18 F19 F20 F23 F24"
 CASES = """
 EX-01 EX-02 EX-04 EX-05 EX-07 EX-08 EX-10 EX-11 EX-13 EX-14 EX-16 EX-17 EX-19 US-01
 FI-01 FI-03 FI-04 FI-06 FI-07 FI-09 FI-10 FI-12 FI-13 FI-15 PO-01 PO-02 PO-04 PO-05 PO-07 PO-08 IM-02 IM-03 IM-05 IM-06 IM-08 IM-09
-TP-02 TP-05 TP-06 TP-08 TP-09 TP-11 TP-12 RS-02 RS-03 RS-05 RS-06 SE-02 SE-03 SE-05 CC-01 CC-02 NP-01 NP-03 CK-01 CL-01 CL-02
+TP-02 TP-03 TP-05 TP-06 TP-08 TP-09 TP-11 TP-12 RS-02 RS-03 RS-05 RS-06 SE-02 SE-03 SE-05 CC-01 CC-02 NP-01 NP-03 CK-01 CL-01 CL-02
 GW-02 GW-03 GW-05 GW-06 GW-08 GW-09 GW-11 GW-12 GW-14 GW-15 GW-17
 LC-02 LC-03 LC-05 LC-06 LC-08 LC-09 LC-11 LC-12 LC-14 LC-15
 A2-01 A2-03 A2-04 A2-06 A2-07

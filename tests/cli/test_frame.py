@@ -417,3 +417,17 @@ def test_a_step_that_is_done_again_after_a_retry_counts_once(capsys: pytest.Capt
     for kind, step in told:
         watcher.on_event(Event("run-1", 1, "now", kind, step, {"steps": 3, "done": 0}))
     assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["1/3", "2/3", "2/3", "3/3"]
+
+
+def test_of_a_long_message_a_line_has_both_ends_and_a_tolerated_failure_counts_as_done(capsys: pytest.CaptureFixture[str]) -> None:
+    watcher = Lines()
+    watcher.begin("run-1", "t")
+    watcher.on_event(Event("run-1", 1, "now", "run_started", None, {"steps": 2, "done": 0}))
+    failure = {"code": "c", "message": f"exited 3:\n{'x' * 20_000}\nValueError: no", "tolerated": True}
+    watcher.on_event(Event("run-1", 2, "now", "step_failed", "a", failure))
+    watcher.on_event(Event("run-1", 3, "now", "step_done", "b", {}))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("[t] 1/2 a failed (tolerated): c: exited 3: xxx")
+    assert first.endswith("xxx ValueError: no")
+    assert len(first) < 600
+    assert second == "[t] 2/2 b"

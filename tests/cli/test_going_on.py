@@ -33,6 +33,7 @@ def test_resume_of_a_finished_run_says_so_and_shows_its_scores(cli: Cli, task: S
 
 def test_a_collection_leaves_what_an_interrupted_run_needs_and_says_so_in_one_line(cli: Cli) -> None:
     run_id, _ = interrupted(cli)
+    assert f"go on: agent-env resume {run_id}" in cli("runs", "show", run_id).err
     answer = cli("gc")
     assert answer.out == "nothing to remove\n"
     (said,) = answer.err.splitlines()

@@ -277,10 +277,13 @@ def test_review_is_listed_and_decided_from_another_process(cli: Cli) -> None:
         if waiting:
             break
     assert waiting[0]["step_id"] == "ask"
+    decide = f"agent-env runs review {waiting[0]['run_id']} ask continue|abort"
+    assert f"waits for a person: {decide}" in cli("runs", "show", str(waiting[0]["run_id"])).err
     answer = cli("runs", "review", str(waiting[0]["run_id"]), "ask", "continue", "--by", "Ada", "--json")
     assert answer.json["decided_by"] == "Ada"
-    process.communicate(timeout=PATIENCE)
+    _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
+    assert f"ask waits for a person: good enough? ({decide})" in str(told)
     assert cli("runs", "review", "--json").json == {"reviews": []}
     assert cli("runs", "review", "x", "y").code == 2
 
@@ -303,6 +306,8 @@ def test_d5_killed_run_is_resumed_in_the_same_sandbox(cli: Cli) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=PATIENCE)
     assert cli("runs", "list").out.count("interrupted") == 1
+    steps_shown = [line.split()[:4] for line in cli("runs", "show", run_id).out.splitlines()]
+    assert ["work", "run_code", "1", "cut"] in steps_shown
     resumed = cli("resume", run_id, "--json")
     assert resumed.code == 0, resumed.err
     assert resumed.json["runs"][0]["scores"] == {"check": 1.0}

@@ -101,6 +101,13 @@ def test_each_malformed_task_is_refused_with_its_path(data: Any, path: str, word
     assert any(where == path and word in message for where, message in said(data))
 
 
+def test_a_step_without_an_id_is_not_offered_among_the_steps_before() -> None:
+    steps = [{"id": "a", "type": "x"}, {"type": "x"}, 7, {"id": "b", "type": "x", "depends_on": ["zebra"]}]
+    with pytest.raises(ProblemsError) as raised:
+        parse_task(steps, source="t", task_id="t")
+    assert [problem.hint for problem in raised.value.problems if "zebra" in problem.message] == ["steps before it: a"]
+
+
 def test_a_retry_goes_back_to_an_ancestor_or_to_itself() -> None:
     steps = [
         {"id": "a", "type": "x"},

@@ -153,7 +153,7 @@ def test_a_review_is_decided_from_outside_and_the_run_goes_on_at_once(tmp_path, 
             steps = [{"id": "ask", "type": "review", "label": "good?"}, {"id": "a", "type": "t_note", "log": str(tmp_path / "log")}]
             async with asyncio.TaskGroup() as group:
                 task = group.create_task(started(engine, steps, observer=watcher))
-                event = await watcher.until("step_progress", "ask")
+                event = await watcher.until("review_asked", "ask")
                 with pytest.raises(NotFoundError):
                     await engine.decide(event.run_id, "a", decision, "someone")
                 await engine.decide(event.run_id, "ask", decision, "someone")

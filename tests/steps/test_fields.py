@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from agent_env.defaults import DEFAULT_LIMITS
+from agent_env.errors import ProblemsError
 from agent_env.steps import parse_step
 from agent_env.steps.contract import Step
 from agent_env.steps.registry import step_class
@@ -192,3 +195,28 @@ def test_network_policies_are_stored_whole() -> None:
     fields = {"sandbox_name": "b", "sandbox_mode": "vm", "network_policy": {"mode": "allowlist", "allow_hosts": ["example.org"]}}
     stored = read("deploy_sandbox", fields).to_dict()["network_policy"]
     assert stored == {"mode": "allowlist", "allow_hosts": ["example.org"], "allow_cidrs": []}
+
+
+LIMITS = [
+    ("run_code", "timeout_seconds", {"script_artifact_id": "s"}),
+    ("verify_sandbox", "shell_timeout_seconds", {}),
+    ("verify_sandbox", "timeout_seconds", {}),
+    ("review", "timeout_seconds", {}),
+]
+
+
+@pytest.mark.parametrize(("type", "field", "others"), LIMITS)
+def test_tp03_a_limit_of_time_that_can_be_none_is_refused_with_its_path(type: str, field: str, others: dict[str, object]) -> None:
+    for wrong in (-1, True, "soon", [60], "-3", *([0] if type != "run_code" else [])):
+        with pytest.raises(ProblemsError) as raised:
+            parse_step({"id": "s", "type": type, **others, field: wrong}, source="t.json")
+        assert f"t.json: $.{field}: {field} " in str(raised.value), wrong
+    for right in (60, 60.0, "60"):  # seeds fill in text
+        assert getattr(parse_step({"id": "s", "type": type, **others, field: right}, source="t.json"), field) == 60
+
+
+def test_tp03_what_waits_for_a_script_a_command_or_a_person_has_a_limit_where_none_is_written() -> None:
+    for type, name, others in LIMITS:
+        if (type, name) != ("verify_sandbox", "timeout_seconds"):  # of the whole step: each of its commands has one
+            step = parse_step({"id": "s", "type": type, **others}, source="t")
+            assert 0 < (getattr(step, name) or DEFAULT_LIMITS.run_code_seconds) < math.inf

@@ -110,6 +110,23 @@ def test_a_script_in_another_encoding_runs_as_python_would_run_it(stage: Stage) 
     assert stage.result == "é"
 
 
+@pytest.mark.parametrize(
+    ("script", "first", "last"),
+    [
+        ("def run(given):\n    return below()\ndef below():\n    raise ValueError('no')", ", line 2, in run", "ValueError: no"),
+        ("async def run(given):\n    raise ValueError('no')", ", line 2, in run", "ValueError: no"),
+        ("import nowhere", ", line 1, in <module>", "ModuleNotFoundError: No module named 'nowhere'"),
+        ("def run(:", ", line 1", "SyntaxError: invalid syntax"),
+    ],
+)
+def test_an_error_is_told_from_the_script_s_own_first_line(stage: Stage, script: str, first: str, last: str) -> None:
+    ran = stage.run(script_py=script)
+    assert ran.returncode == 1
+    told = [line for line in ran.stderr.splitlines() if not line.startswith("Traceback")]
+    assert told[0] == f'  File "{stage.folder}/script.py"{first}'
+    assert told[-1] == last
+
+
 def test_the_runner_is_written_for_python_3_9() -> None:
     import ast
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from agent_env.errors import ProblemsError
 from agent_env.steps import parse_step
+from agent_env.steps.reading import read_fields
 from agent_env.verifiers.criterion import Verdict, row
-from agent_env.verifiers.verify_sandbox import VerifySandbox
+from agent_env.verifiers.verify_sandbox import Verification, VerifySandbox
 
 
 def step_with(*criteria: dict[str, Any]) -> VerifySandbox:
@@ -51,3 +53,17 @@ def test_value_is_another_name_of_expected_which_wins() -> None:
     assert step_with({"type": "probe_file_contains", "paths": ["x"], "value": "b"}).criteria[0].pattern == "b"
     assert step_with({"type": "probe_file_contains", "paths": ["x"], "value": "b", "expected": "a"}).criteria[0].pattern == "a"
     assert step_with({"type": "probe_file_contains", "paths": ["x"]}).criteria[0].pattern == ""
+
+
+def test_a_kind_that_nothing_scores_is_told_of_while_planning_and_refused_where_all_is() -> None:
+    step = {"id": "v", "type": "verify_sandbox", "sandbox_name": "box", "criteria": [{"type": "rubric"}, {"type": "probe_file_exist"}]}
+    _, warnings = read_fields(VerifySandbox, step, source="t.json", path="$[0]")
+    told = ["t.json: $[0].criteria[0].type: criteria of type 'rubric' are kept and not scored"]
+    assert [str(warning).split(" (scored")[0] for warning in warnings] == told
+    with pytest.raises(ProblemsError, match="type 'rubric' are kept and not scored"):
+        read_fields(VerifySandbox, step, source="t.json", strict=True)
+
+
+def test_a_summary_counts_what_was_scored() -> None:
+    rows = ({"result": True, "skipped": False}, {"result": False, "skipped": False}, {"skipped": True})
+    assert Verification("v", 0.5, rows).summary() == "0.5 (1 of 2 passed, 1 not scored)"

@@ -21,6 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OUTPUT_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """What a write to a full disk, or to `/dev/full`, answers."""
+SHOWN_CHARACTERS = 500
+"""Of a message that has one line; `runs show` and `--json` have all of it."""
+_CUT = " … "
 _GAP = "  "
 _LEAST_WIDTH = 12
 """A column of a table is not made narrower than this for a narrow terminal."""
@@ -105,6 +108,13 @@ def clean(text: str) -> str:
 def coloured(stream: IO[str]) -> bool:
     """Colour only on a terminal, and not against `NO_COLOR`."""
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+
+
+def one_line(text: str, longest: int = SHOWN_CHARACTERS) -> str:
+    """A text on one line. Of a long one both ends stay: a message begins with what it is about, a traceback ends with the cause."""
+    text = " ".join(text.split())
+    half = (longest - len(_CUT)) // 2
+    return text if len(text) <= longest else f"{text[:half]}{_CUT}{text[-half:]}"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[int] = ()) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_env.cli.output import clean, note
+from agent_env.cli.output import clean, note, one_line
 from agent_env.cli.results import seconds_text
 from agent_env.clock import Clock, SystemClock
 
@@ -101,9 +101,11 @@ class Silent:
                 run.steps = int(payload.get("total") or run.steps)
             case "step_progress":
                 run.now[event.step_id or ""] = _progress_text(payload)
+            case "review_asked":
+                run.now[event.step_id or ""] = _review_text(run, event)
             case "step_done" | "step_failed" | "step_retried":
                 run.now.pop(event.step_id or "", None)
-                if event.kind == "step_done":
+                if event.kind == "step_done" or payload.get("tolerated"):
                     run.finished.add(event.step_id or "")
             case "run_finished":
                 run.now.clear()
@@ -143,19 +145,27 @@ def _progress_text(payload: Mapping[str, Any]) -> str:
     return f"{said} {counted}".strip()
 
 
+def _review_text(run: Running, event: Event) -> str:
+    """What is asked, and how it is answered."""
+    asked = f": {one_line(str(event.payload['label']))}" if event.payload.get("label") else ""
+    return f"waits for a person{asked} (agent-env runs review {run.run_id} {event.step_id} continue|abort)"
+
+
 def _line(run: Running, event: Event) -> str | None:
     payload = event.payload
+    number = f" {run.done}/{run.steps}" if run.steps else ""
     took = f" ({seconds_text(payload['duration_seconds'])})" if payload.get("duration_seconds") is not None else ""
     match event.kind:
         case "step_done":
             said = f": {payload['summary']}" if payload.get("summary") else ""
-            number = f" {run.done}/{run.steps}" if run.steps else ""
             return f"[{run.task}]{number} {event.step_id}{said}{took}"
+        case "review_asked":
+            return f"[{run.task}] {event.step_id} {run.now[event.step_id or '']}"
         case "step_failed":
             error = payload.get("error") or payload
-            tolerated = " (tolerated)" if payload.get("tolerated") else ""
-            message = " ".join(str(error.get("message", "")).split())
-            return f"[{run.task}] {event.step_id} failed{tolerated}: {error.get('code', '')}: {message}{took}"
+            place, tolerated = (number, " (tolerated)") if payload.get("tolerated") else ("", "")
+            message = one_line(str(error.get("message", "")))
+            return f"[{run.task}]{place} {event.step_id} failed{tolerated}: {error.get('code', '')}: {message}{took}"
         case "step_retried":
             back = payload.get("retry_from_step_id") or payload.get("to") or "an earlier step"
             return f"[{run.task}] {event.step_id} failed, going back to {back}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
-from agent_env.cli.output import line, note, table
+from agent_env.cli.output import SHOWN_CHARACTERS, line, note, one_line, table
 
 MOST_ERRORS = 20
 MOST_SCORES = 6
@@ -102,7 +102,10 @@ def _show_errors(results: Sequence[Result], tell: Callable[[str], None]) -> None
     for result in failed[:MOST_ERRORS]:
         error = result.error or {}
         step = f" step {error['step_id']}:" if error.get("step_id") else ""
-        tell(f"{result.label or result.task} ({result.run_id}):{step} {error.get('code')}: {' '.join(str(error.get('message')).split())}")
+        message = str(error.get("message"))
+        tell(f"{result.label or result.task} ({result.run_id}):{step} {error.get('code')}: {one_line(message)}")
+        if len(message) > SHOWN_CHARACTERS:
+            tell(f"  all of it: agent-env runs show {result.run_id}")
         if error.get("hint"):
             tell(f"  hint: {error['hint']}")
     if len(failed) > MOST_ERRORS:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agent_env.cli.output import line, moment, note, table
+from agent_env.cli.output import line, moment, note, one_line, table
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.rows import asked_for, criteria_not_passed, state, step_types
 from agent_env.cli.session import context_of
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 _FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
 """Of an event, what `--json` tells and no person asks for."""
+_WHAT_CHARACTERS = 200
+"""Of a step's own words and of what an event holds; the run's error stands whole above them."""
 _DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 
 
-def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> None:
+def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiting: Sequence[str] = ()) -> None:
     """Prints all of a run.
 
     Args:
         stored: The run.
         stopped: It was interrupted.
         said: A step's own words of what it did, by its attempt's id.
+        waiting: The steps that wait for a person's decision.
     """
     run = stored.run
     version = f" v{run.task_version}" if run.task_version is not None else ""
@@ -64,10 +67,10 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> No
                     a.step_id,
                     types.get(a.step_id),
                     a.number,
-                    "taken back" if a.superseded else a.state,
+                    "taken back" if a.superseded else "cut" if stopped and a.state == "running" else a.state,
                     score_text(a.scores) or None,
                     seconds_text(a.duration_seconds),
-                    said.get(a.attempt_id) or (a.error or {}).get("message"),
+                    one_line(said.get(a.attempt_id) or (a.error or {}).get("message") or "", _WHAT_CHARACTERS),
                 )
                 for a in stored.attempts
             ],
@@ -88,6 +91,10 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str]) -> No
         table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, brief(u.digest)) for u in stored.used], right=(1,))
     if prompts:
         note(f"what agents did: agent-env runs trajectory {run.run_id}")
+    if stopped:
+        note(f"go on: agent-env resume {run.run_id}")
+    for step in waiting:
+        note(f"waits for a person: agent-env runs review {run.run_id} {step} continue|abort")
 
 
 def _show_prompts(prompts: Sequence[Mapping[str, Any]]) -> None:
@@ -95,7 +102,14 @@ def _show_prompts(prompts: Sequence[Mapping[str, Any]]) -> None:
         return
     line()
     rows = [
-        (p["prompt_id"], p.get("agent_name"), p.get("state"), p.get("tool_call_count"), usage_text(p), _short(p.get("response") or "", 60))
+        (
+            p["prompt_id"],
+            p.get("agent_name"),
+            p.get("state"),
+            p.get("tool_call_count"),
+            usage_text(p),
+            one_line(p.get("response") or "", 60),
+        )
         for p in prompts
     ]
     table(("PROMPT", "AGENT", "STATE", "TOOL CALLS", "USED", "ANSWER"), rows, right=(3,))
@@ -127,7 +141,6 @@ def brief(value: Any) -> Any:
     return _DIGEST.sub(r"\1…", value) if isinstance(value, str) else value
 
 
-def _short(value: Any, longest: int = 200) -> str:
+def _short(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    text = " ".join(text.split())
-    return text if len(text) <= longest else f"{text[:longest]}…"
+    return one_line(text, _WHAT_CHARACTERS)

@@ -18,6 +18,8 @@ from agent_env.ids import NAME_HINT, id_problem, name_problem
 Json = Any
 _SHOWN_KEYS = 8
 """Of a step that lacks its id or type, so that a misspelt one is seen."""
+_NO_ID = "\0"
+"""Begins what stands for the id of a step that has none; no step can have such an id."""
 TASK_KEYS = frozenset({"id", "type", "version", "steps", "created_at_utc"})
 ENVELOPE_KEYS = frozenset({"id", "type", "version", "depends_on", "fail_task_on_error", "retry_config", "timeout_seconds", "always_run"})
 """Keys that every step has. `timeout_seconds` is typed by the step's class, because some types give it their own meaning."""
@@ -246,7 +248,7 @@ def _envelope(step: Mapping[str, Json], position: int) -> StepEnvelope:
     id, depends, retry = step.get("id"), step.get("depends_on"), step.get("retry_config")
     parents = tuple(name for name in map(_step_id, depends) if name is not None) if isinstance(depends, list) else None
     return StepEnvelope(
-        id=id if isinstance(id, str) and id.strip() else f"\0{position}",
+        id=id if isinstance(id, str) and id.strip() else f"{_NO_ID}{position}",
         type=step.get("type", ""),
         depends_on=parents,
         fail_task_on_error=step.get("fail_task_on_error"),
@@ -270,7 +272,8 @@ def _suggest(name: str, candidates: Sequence[str]) -> str:
     meant = near(name, candidates[-1000:])
     if meant is not None:
         return f"did you mean {meant!r}?"
-    return f"steps before it: {', '.join(candidates[:20]) or 'none'}"
+    named = [candidate for candidate in candidates if not candidate.startswith(_NO_ID)]
+    return f"steps before it: {', '.join(named[:20]) or 'none'}"
 
 
 def _kind(value: Json) -> str:

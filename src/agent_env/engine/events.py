@@ -20,6 +20,8 @@ STEP_STARTED, STEP_PROGRESS, STEP_DONE = "step_started", "step_progress", "step_
 STEP_FAILED, STEP_RETRIED = "step_failed", "step_retried"
 CLEAN_UP_FAILED = "clean_up_failed"
 """Something that a step or a retry left could not be stopped or removed; teardown tries again."""
+REVIEW_ASKED = "review_asked"
+"""A step waits for a person's decision."""
 EGRESS_REFUSED = "egress_refused"
 """A sandbox asked for what its network policy does not allow; each host, port and reason once, and at most a hundred of a sandbox."""
 BACKLOG_EVENTS = 10_000

@@ -13,7 +13,7 @@ from agent_env.defaults import Limits
 from agent_env.documents.records import DeployedAgent, DeployedContainer, DeployedEnvironment, DeployedSandbox, Record
 from agent_env.documents.updates import Json
 from agent_env.engine.control import run_folder
-from agent_env.engine.events import STEP_PROGRESS
+from agent_env.engine.events import REVIEW_ASKED, STEP_PROGRESS
 from agent_env.engine.shared import Shared, recorded
 from agent_env.errors import ContainerNotRunningError, PlacementError, SandboxUnavailableError
 from agent_env.places import Deed, Place, Recorded, Shape, TargetKind, Where, place_of
@@ -248,7 +248,7 @@ class AttemptRun:
             await self._shared.stores.journal.ask(
                 self._shared.lease, self._step_id, self.attempt_id, label=label, upstream=self._shared.redactor.redact(upstream)
             )
-            self.progress("waits for a review")
+            self._shared.events.emit(REVIEW_ASKED, self._step_id, label=label)
             self._shared.look_for_answer(self._step_id)
             async with deadline(timeout_seconds, "the review"):
                 return await answer

@@ -18,8 +18,8 @@ from agent_env.errors import AgentEnvError, Problem, TaskError, TransferError
 from agent_env.places import Deed, Entry, FileKind, Missing, Place
 from agent_env.steps.collecting import NOT_THERE, Listing, choose, listed, named, storable
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
-from agent_env.steps.fields import OptionalName, Texts, settle_target
-from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
+from agent_env.steps.fields import OptionalName, Texts
+from agent_env.steps.targets import EnvironmentTarget, Target, choose_target, settle_target
 
 SHOWN_FILES = 100
 SHOWN_FAILURES = 5

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator
 
 from agent_env.documents.updates import Json, Update
 from agent_env.errors import AgentEnvError, Problem
+from agent_env.steps.fields import Number, Seconds
 from agent_env.steps.limited import LimitDefault
 from agent_env.steps.requests import AgentRequest, ContainerRequest, EnvironmentRequest, InstallRequest, SandboxRequest
 from agent_env.steps.run import Decision, Run, Tell
@@ -78,7 +79,7 @@ class RetryConfig(BaseModel):
     """The step to go back to: this one, or one that it depends on."""
     max_retries: int = Field(default=1, ge=0, strict=True)
     """How often, beyond the first attempt."""
-    backoff_seconds: float | None = Field(default=None, ge=0)
+    backoff_seconds: Annotated[Number, Field(ge=0)] | None = None
     """First pause before a retry; null is immediate. Doubles each time."""
     reset_places: bool = False
     """Also redeploy the sandboxes that the span itself deployed."""
@@ -199,7 +200,7 @@ class Step(BaseModel):
     """False: the steps that depend on this one run although it failed."""
     retry_config: RetryConfig | None = None
     """Where to go back to when the step fails (`retry_from_step_id`), and how often (`max_retries`)."""
-    timeout_seconds: float | None = Field(default=None, gt=0)
+    timeout_seconds: Seconds | None = None
     """Limit of the whole step. Some types give the field their own meaning and say so."""
     always_run: bool = False
     """Runs also after a failure or cancellation of the run (clean-up, collecting evidence)."""

@@ -1,4 +1,4 @@
-"""Field types that several steps share: numbers as people and seeds write them, and targets that a stored task may name loosely."""
+"""Field types that several steps share: numbers as people and seeds write them, names that may be blank."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from agent_env.documents.variables import VARIABLE_RULE, is_variable_name
-from agent_env.steps.targets import DEFAULT_AGENT, blank_is_unset
+
+
+def blank_is_unset(value: object) -> object:
+    """Empty or white text counts as not given."""
+    return None if isinstance(value, str) and not value.strip() else value
 
 
 def _no_flag(value: Any) -> Any:
@@ -53,28 +57,6 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_list_not_text)]
 """A list of texts; a single text is a mistake, not a list of its letters."""
 OptionalName = Annotated[str | None, BeforeValidator(blank_is_unset)]
 """A name; blank counts as not given."""
-
-
-def settle_target(data: Any, *others: str, default_agent: bool = True) -> Any:
-    """Tidies the target fields of a step as it was written, before its fields are read.
-
-    With no target at all the default agent is meant; the default agent's name beside another target, which stored tasks carry, is
-    dropped.
-
-    Args:
-        data: The step as written; anything but an object comes back unchanged.
-        others: The target fields beside `agent_name`.
-        default_agent: Whether a step without any target means the default agent.
-    """
-    if not isinstance(data, Mapping):
-        return data
-    given = {name for name in others if blank_is_unset(data.get(name))}
-    agent = blank_is_unset(data.get("agent_name"))
-    if given and agent == DEFAULT_AGENT:
-        return {**data, "agent_name": None}
-    if not given and agent is None and default_agent:
-        return {**data, "agent_name": DEFAULT_AGENT}
-    return data
 
 
 def default_to_id(data: Any, field: str) -> Any:

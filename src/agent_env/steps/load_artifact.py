@@ -15,10 +15,10 @@ from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, ProblemsError, TaskError, UserError
 from agent_env.places import Deed, Upload
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
-from agent_env.steps.fields import OptionalName, Whole, settle_target
+from agent_env.steps.fields import OptionalName, Whole
 from agent_env.steps.landing import landed
 from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
-from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target
+from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target, settle_target
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument

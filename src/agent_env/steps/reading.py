@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -86,11 +87,19 @@ def _key_problems(
     if free:
         warnings = []
     if not isinstance(step, type):
+        if (over := _passed_over(step)) is not None:
+            (problems if strict else warnings).append(replace(over, file=source, path=f"{path}{over.path or ''}"))
         for inner, below, where in _members(step, data, path):
             more_problems, more_warnings = _key_problems(inner, below, source, where, strict=strict, lacking=lacking)
             problems += more_problems
             warnings += more_warnings
     return problems, warnings
+
+
+def _passed_over(step: BaseModel) -> Problem | None:
+    """What an object says of itself that makes nothing come of it, where its class knows of such a thing."""
+    said = getattr(type(step), "passed_over", None)
+    return said(step) if said is not None else None
 
 
 def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tuple[BaseModel, Mapping[str, Any], str]]:

@@ -14,10 +14,10 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import Problem, RunCodeValidationError
 from agent_env.places import Completed, Deed
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
-from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id, settle_target
+from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id
 from agent_env.steps.python_code import PythonCode, marked
 from agent_env.steps.script import NoScript, Script, select_script
-from agent_env.steps.targets import EnvironmentTarget, Target, choose_target
+from agent_env.steps.targets import EnvironmentTarget, Target, choose_target, settle_target
 
 SUMMARY_LENGTH = 60
 """Characters of a result in the progress view: what fits beside a task's and a step's name."""

@@ -8,6 +8,7 @@ Where there is no such pipe (`AGENTENV_RESULT`), it goes into a file, and nothin
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -43,6 +44,7 @@ def main(folder: Path, entrypoint: str, script: str, digest: str = "") -> int:
         sys.stdout.reconfigure(line_buffering=True)  # what was printed before a kill is seen
     sys.path[:0] = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and sys.flags.ignore_environment]
     sys.path += user_packages()
+    sys.excepthook = functools.partial(print_below, folder)
     given = json.loads(staged[folder / "input.json"])
     function = getattr(load(folder, folder / script, staged), entrypoint, None)
     if not callable(function):
@@ -53,6 +55,16 @@ def main(folder: Path, entrypoint: str, script: str, digest: str = "") -> int:
 
         result = asyncio.run(settled(result))
     return write_result(folder, result)
+
+
+def print_below(folder: Path, kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+    """Prints an uncaught error as Python does, from the first line of what was staged: what leads there is this file's own."""
+    own, below = print_below.__code__.co_filename, trace
+    while below is not None and ((file := below.tb_frame.f_code.co_filename) == own or folder not in Path(file).parents):
+        below = below.tb_next
+    if below is not None or isinstance(error, SyntaxError):
+        error, trace = error.with_traceback(below), below
+    sys.__excepthook__(kind, error, trace)
 
 
 def shut_out() -> None:

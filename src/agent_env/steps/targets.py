@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agent_env.steps.contract import UnreadableError
+from agent_env.steps.fields import blank_is_unset
 
 DEFAULT_AGENT = "default-agent"
 """The agent that a step means when it names no target (reference)."""
@@ -39,11 +42,6 @@ Target = SandboxTarget | AgentTarget | EnvironmentTarget
 
 class TargetError(UnreadableError, ValueError):
     """What a step says names no single target, so what depends on its target is not known."""
-
-
-def blank_is_unset(value: object) -> object:
-    """Empty or white text counts as not given."""
-    return None if isinstance(value, str) and not value.strip() else value
 
 
 def choose_target(
@@ -88,3 +86,25 @@ def choose_target(
     if default_agent:
         return AgentTarget(DEFAULT_AGENT)
     raise TargetError("names no target; set sandbox_name, agent_name or env_id")
+
+
+def settle_target(data: Any, *others: str, default_agent: bool = True) -> Any:
+    """Tidies the target fields of a step as it was written, before its fields are read.
+
+    With no target at all the default agent is meant; the default agent's name beside another target, which stored tasks carry, is
+    dropped.
+
+    Args:
+        data: The step as written; anything but an object comes back unchanged.
+        others: The target fields beside `agent_name`.
+        default_agent: Whether a step without any target means the default agent.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    given = {name for name in others if blank_is_unset(data.get(name))}
+    agent = blank_is_unset(data.get("agent_name"))
+    if given and agent == DEFAULT_AGENT:
+        return {**data, "agent_name": None}
+    if not given and agent is None and default_agent:
+        return {**data, "agent_name": DEFAULT_AGENT}
+    return data

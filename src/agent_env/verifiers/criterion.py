@@ -43,6 +43,10 @@ class CriterionFields(BaseModel):
         """What is wrong with it, by paths relative to it."""
         return iter(())
 
+    def passed_over(self) -> Problem | None:
+        """Why nothing comes of it here, where that is so; the path is relative to it."""
+        return None
+
     def as_written(self) -> dict[str, Json]:
         """The criterion as its author wrote it."""
         return self.model_dump(mode="json", exclude_unset=True)
@@ -121,6 +125,12 @@ class OtherCriterion(CriterionFields):
         meant = near(self.type, KINDS)
         if meant is not None:
             yield Problem(f"unknown criterion type {self.type!r}", path=".type", hint=f"did you mean {meant!r}?")
+
+    def passed_over(self) -> Problem | None:
+        """Nothing scores it; one that is misspelt is told as such."""
+        if near(self.type, KINDS) is not None:
+            return None
+        return Problem(f"criteria of type {self.type!r} are kept and not scored", path=".type", hint=f"scored: {', '.join(KINDS)}")
 
 
 KINDS = ("probe_file_exists", "probe_dir_exists", "probe_file_contains", "bash_cmd_succeeds")

@@ -19,9 +19,9 @@ from agent_env.documents.updates import Json, SetMetadata, Update
 from agent_env.errors import InfrastructureError, Problem
 from agent_env.places import Completed, Deed, Ending, Entry, FileKind, Missing, Place
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
-from agent_env.steps.fields import OptionalName, Seconds, default_to_id, settle_target
+from agent_env.steps.fields import OptionalName, Seconds, default_to_id
 from agent_env.steps.limited import LimitDefault
-from agent_env.steps.targets import Target, choose_target
+from agent_env.steps.targets import Target, choose_target, settle_target
 from agent_env.verifiers.criterion import (
     BashCommandSucceeds,
     Criterion,
@@ -68,9 +68,11 @@ class Verification(StepResult):
         return {self.verifier_id: self.score}
 
     def summary(self) -> str:
-        """The score, and how many criteria passed."""
+        """The score, how many criteria passed, and how many were not scored."""
         passed = sum(each.get("result") is True for each in self.rows)
-        return f"{'unscored' if self.score is None else f'{self.score:g}'} ({passed} of {len(self.rows)} passed)"
+        skipped = sum(bool(each.get("skipped")) for each in self.rows)
+        counted = f"{passed} of {len(self.rows) - skipped} passed{f', {skipped} not scored' if skipped else ''}"
+        return f"{'unscored' if self.score is None else f'{self.score:g}'} ({counted})"
 
 
 class VerifySandbox(Step, type="verify_sandbox"):

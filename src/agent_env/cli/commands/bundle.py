@@ -64,7 +64,8 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
         return
     for warning in warnings:
         note(f"warning: {warning}")
-    counts = f"{len(plan.tasks)} task{'s' if len(plan.tasks) != 1 else ''}, {len(plan.bundle.entries)} entries"
+    tasks, entries = len(plan.tasks), len(plan.bundle.entries)
+    counts = f"{tasks} task{'' if tasks == 1 else 's'}, {entries} {'entry' if entries == 1 else 'entries'}"
     line(f"{plan.bundle.name}: {counts}, no problems")
 
 

@@ -89,7 +89,8 @@ def show(run: str, with_context: bool, as_json: bool) -> None:
         elif as_json:
             write_json(details_json(stored, stopped=stopped, said=said))
         else:
-            show_run(stored, stopped=stopped, said=said)
+            waiting = [review.step_id for review in stores.journal.pending_reviews() if review.run_id == stored.run.run_id]
+            show_run(stored, stopped=stopped, said=said, waiting=waiting)
 
 
 @runs.command()
