@@ -65,7 +65,8 @@ def test_b11_containers_beside_a_machine_are_built_reached_and_removed_with_it(h
          "destination_path": "/w"},
         {"id": "col", "type": "collect_artifacts", "sandbox_name": "box", "container_name": "peer", "base_path": "/w"},
         {"id": "tests", "type": "run_container_unit_tests_verifier", "sandbox_name": "box", "container_name": "peer",
-         "command": "echo 0.5 > /reward; echo out; echo err >&2; exit 3", "reward_path": "/reward", "setup_commands": ["true"]},
+         "command": "echo 0.5 > /reward; echo out; echo err >&2; echo $TOKEN; exit 3", "reward_path": "/reward",
+         "setup_commands": ["true"], "env_vars": {"TOKEN": "canary-88c1f0e2ab"}},
     ]  # fmt: skip
     answer = home("run", home.bundle(t=steps), "--keep", "--json")
     assert answer.code == 0, answer.all
@@ -80,9 +81,12 @@ def test_b11_containers_beside_a_machine_are_built_reached_and_removed_with_it(h
     assert (tests["exit_code"], tests["extracted_files"], tests["stdout_head"], tests["stderr_head"]) == (
         3,
         {"/reward": 0.5},
-        "out\n",
+        "out\n***\n",
         "err\n",
     )
+    kept = [path.read_bytes() for path in (home.state / "objects").rglob("*") if path.is_file()]
+    assert b"out\n***\n" in kept
+    assert not [each for each in kept if b"canary-88c1f0e2ab" in each]
     assert len([each for each in in_engine(docker, home) if each.startswith("container")]) == 2
     assert home("runs", "teardown", run["run_id"]).code == 0
     assert (home.left(), in_engine(docker, home)) == ({}, [])

@@ -92,6 +92,9 @@ def test_what_is_named_and_cannot_be_used_is_an_error_and_never_another_engine(t
         find_endpoint({}, tmp_path)
     with pytest.raises(UnsupportedError, match="ssh"):
         find_endpoint({"DOCKER_HOST": "ssh://somebody@far"}, tmp_path)
+    with pytest.raises(UnsupportedError, match="has a user or a password") as refused:
+        find_endpoint({"DOCKER_HOST": "tcp://me:canary-7d1e@far:2375"}, tmp_path)
+    assert "canary-7d1e" not in str(refused.value)
 
 
 def test_the_socket_that_answers_goes_before_one_that_only_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,9 +166,13 @@ async def test_ex07_a_failed_launch_is_typed_and_a_126_is_a_result(prefix: tuple
         script.chmod(0o755)
         plain = living.folder / "plain"
         plain.write_bytes(b"text")
+        foreign = living.folder / "foreign"
+        foreign.write_bytes(b"\x7fELF of another machine")
+        foreign.chmod(0o755)
         cases = {
             r"working folder .*\(/not/there\)": Command(["true"], cwd=PurePosixPath("/not/there")),
-            "program": Command(["/not/there"]),
+            "program .*ENOENT.*it, or the loader that it was linked for": Command(["/not/there"]),
+            "ENOEXEC.*neither a program for this machine's processor nor a script": Command([str(foreign)]),
             "can't be run": Command(["no-such-program-on-the-path"]),
             r"no such user \(nobody-of-that-name\)": Command(["true"], user="nobody-of-that-name"),
             "interpreter": Command([str(script)]),

@@ -34,6 +34,13 @@ def test_a_name_falls_into_its_parts_and_back(text: str) -> None:
     assert str(read) == text
 
 
+@pytest.mark.parametrize("text", ["me:canary-5e0f@ghcr.io/x:1", "https://me:canary-5e0f@localhost:5000/x", "me:canary-5e0f@b@c/x"])
+def test_se03_a_password_in_a_name_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(UserError, match=r"images\.registries") as refused:
+        ImageReference.parse(text)
+    assert "canary" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

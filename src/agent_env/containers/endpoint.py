@@ -145,6 +145,9 @@ def _of_context(folder: Path, name: str, source: str) -> EngineEndpoint:
 
 
 def _checked(host: str, source: str) -> str:
+    if host.startswith(_TCP) and "@" in host.partition("://")[2].partition("/")[0]:
+        message = f"the container engine's address ({source}) has a user or a password, which engines have no use for"
+        raise UnsupportedError(message, hint="write tcp://host:port; an engine knows its users by certificates (DOCKER_TLS_VERIFY)")
     if host.startswith((_UNIX, *_TCP)):
         return host
     if host.startswith("/"):

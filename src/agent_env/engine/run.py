@@ -263,6 +263,10 @@ class AttemptRun:
         self._shared.redactor.add(value)
         return value
 
+    def redacted(self, output: bytes) -> bytes:
+        """What a program said, as it may be kept."""
+        return self._shared.redactor.redact(output)
+
     def wheelhouse(self) -> Wheelhouse:
         """The packages that this installation fetches for places."""
         from agent_env.images import Wheelhouse

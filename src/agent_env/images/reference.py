@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from agent_env.errors import UserError
 from agent_env.ids import LOCAL, is_local, key_segment
+from agent_env.redaction import MASK
 
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
@@ -46,7 +47,7 @@ class ImageReference:
         """
         problem = reference_problem(text)
         if problem is not None:
-            raise UserError(f"{_short(text)} is no image name: it {problem}", hint="write [host[:port]/]path[:tag][@sha256:…]")
+            raise UserError(f"{shown_name(text)} is no image name: it {problem}", hint="write [host[:port]/]path[:tag][@sha256:…]")
         rest, _, digest = text.partition("@")
         head, colon, tail = rest.rpartition(":")
         tag = tail if colon and "/" not in tail else None
@@ -125,6 +126,8 @@ def reference_problem(text: str) -> str | None:
     if not text or text != text.strip():
         return "is empty" if not text.strip() else "starts or ends with a space"
     rest, at, digest = text.partition("@")
+    if at and "/" in digest:
+        return "has a user or a password before its registry; they stand in the configuration (images.registries)"
     if at and not _DIGEST.fullmatch(digest):
         return f"has the digest {_short(digest)}, which is not sha256:<64 hexadecimal digits>"
     head, colon, tail = rest.rpartition(":")
@@ -144,6 +147,12 @@ def reference_problem(text: str) -> str | None:
     if not _PATH.fullmatch(name):
         return "has capital letters" if _PATH.fullmatch(name.lower()) else f"has the path {_short(name)}, which registries don't take"
     return None
+
+
+def shown_name(text: str) -> str:
+    """What was given as an image name, as messages quote it: shortened, and without what may be a password before its registry."""
+    _, at, after = text.rpartition("@")
+    return _short(f"{MASK}@{after}" if at and "/" in after else text)
 
 
 def context_name(id: str, sources: str) -> ImageReference:

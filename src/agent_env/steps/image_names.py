@@ -27,11 +27,11 @@ def image_problems(text: str | None, path: str, *, only_names: bool = False) -> 
     if text is None or is_open(text):
         return
     from agent_env.images.oci.location import location_problem
-    from agent_env.images.reference import reference_problem
+    from agent_env.images.reference import reference_problem, shown_name
 
     if only_names:
         wrong = reference_problem(text)
-        said = f"{text!r} is no image name: it {wrong}" if wrong else None
+        said = f"{shown_name(text)} is no image name: it {wrong}" if wrong else None
     else:
         said = location_problem(text)
     if said:

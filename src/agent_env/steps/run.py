@@ -215,6 +215,10 @@ class Run(Protocol):
         """Resolves an `env:NAME` or `secret:KEY` reference; other text comes back as it is. The value is redacted from now on."""
         ...
 
+    def redacted(self, output: bytes) -> bytes:
+        """What a program said, without the secrets that are known by now: as it may be kept."""
+        ...
+
     def wheelhouse(self) -> Wheelhouse:
         """The packages that this installation fetches for places."""
         ...

@@ -221,9 +221,9 @@ class RunContainerUnitTestsVerifier(Step, type="run_container_unit_tests_verifie
         return TestsRan(self.verifier_id, score, entry, self._error(completed, timed_out=timed_out))
 
     def _kept(self, run: Run, name: str, output: bytes) -> dict[str, Json]:
-        """A stream as a file artifact of this attempt."""
+        """A stream, without secrets, as a file artifact of this attempt."""
         id = derive_id(f"{run.instance_id}-{self.id}", f"{name}-{run.attempt_id}")
-        document = run.artifacts.put_collected(id, {f"{name}.txt": output})
+        document = run.artifacts.put_collected(id, {f"{name}.txt": run.redacted(output)})
         (ref,) = run.artifacts.files(document.id, document.version).values()
         return {"id": document.id, "version": document.version, "s3_url": ref.url, "object_url": ref.url}
 

@@ -317,10 +317,10 @@ class Execution:
 
     def _not_launched(self, what: int, number: int) -> InfrastructureError:
         if what == protocol.NO_NETWORK:
-            concerns = self._connection.concerns
-            return NoNetworkError(f"the network of {concerns} could not be set up", concerns=concerns)
+            return NoNetworkError(f"the network of {self._connection.concerns} could not be set up", concerns=self._connection.concerns)
         kind = ProgramMissingError if (what, number) == protocol.NO_PROGRAM else LaunchError
-        return self._launch_error(protocol.why_not_launched(what, number, user=self._command.user, cwd=self._command.cwd), kind)
+        why = protocol.why_not_launched(what, number, self._name(), user=self._command.user, cwd=self._command.cwd)
+        return self._launch_error(why, kind)
 
     def _launch_error(self, why: str, kind: type[LaunchError] = LaunchError) -> LaunchError:
         return kind(f"{self._name()} could not be started: {why}", concerns=self._connection.concerns)

@@ -106,7 +106,7 @@ def _check_entry(connection: Connection, config: HelperConfig, failure: bytes | 
     if failure is not None:
         what, number = protocol.LAUNCH_FAILED.unpack_from(failure)
         name = protocol.text(protocol.raw(config.entrypoint[0]))[:200]
-        why = protocol.why_not_launched(what, number, user=config.user, cwd=config.cwd)
+        why = protocol.why_not_launched(what, number, name, user=config.user, cwd=config.cwd)
         raise LaunchError(f"{name} could not be started in {connection.concerns}: {why}", concerns=connection.concerns)
 
 

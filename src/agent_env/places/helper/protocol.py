@@ -177,6 +177,11 @@ NEVER_ARRIVED = (10, errno.ENOENT)
 """The answer to a caller that comes back for a command whose request was lost with the connection."""
 NO_PROGRAM = (2, errno.ENOENT)
 """What a launch failed at, and the error, when there is no such program."""
+_MEANT = {
+    errno.ENOENT: "; it, or the loader that it was linked for, is not there",
+    errno.ENOEXEC: "; it is neither a program for this machine's processor nor a script that begins with #!",
+}
+"""What the kernel's answer about a program that was named by its path may mean, where that is more than it says."""
 NO_NETWORK = 11
 """What a launch failed at when a network was demanded that is not there."""
 
@@ -250,10 +255,11 @@ def errno_name(number: int) -> str:
     return errno.errorcode.get(number, f"E{number}")
 
 
-def why_not_launched(what: int, number: int, *, user: str | None, cwd: object) -> str:
+def why_not_launched(what: int, number: int, program: str, *, user: str | None, cwd: object) -> str:
     """Why a command could not be started, with the name of what was asked for and is not there."""
     named = {1: cwd, 3: user, 8: user}.get(what)
-    return f"{WHAT.get(what, 'it could not be launched')}{f' ({named})' if named else ''}: {reason(number)}"
+    meant = _MEANT.get(number, "") if what == NO_PROGRAM[0] and "/" in program else ""
+    return f"{WHAT.get(what, 'it could not be launched')}{f' ({named})' if named else ''}: {reason(number)}{meant}"
 
 
 def reason(number: int) -> str:
