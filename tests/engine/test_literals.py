@@ -7,7 +7,7 @@ import json
 import pytest
 
 from agent_env.engine import RunOptions
-from agent_env.engine.literals import without_literals
+from agent_env.engine.literals import references_in, without_literals
 from tests.engine.parts import planned, run
 from tests.engine.test_teardown import Toy, Toys
 
@@ -114,6 +114,20 @@ def test_what_moves(what):
     (made,) = without_literals([{**BOX, "env_vars": None, **KEPT[what]}], kept)
     assert CANARY not in json.dumps(made)
     assert kept(CANARY) in json.dumps(made)
+
+
+def test_c13_of_urls_those_move_that_carry_a_user_or_a_key():
+    plain, secret = "https://example.org/a.zip?x=1", f"https://me:{CANARY}@example.org/b.zip"
+    steps = [
+        {"id": "l", "type": "load_artifact", "urls": [plain, secret, {"url": secret, "filename": "f"}, {"url": plain}, "env:URL", 3]},
+        {"id": "c", "type": "run_docker_container", "docker_context_url": secret},
+        {"id": "d", "type": "run_docker_container", "docker_context_url": plain},
+    ]
+    made = without_literals(steps, kept)
+    reference = kept(secret)
+    assert made[0]["urls"] == [plain, reference, {"url": reference, "filename": "f"}, {"url": plain}, "env:URL", 3]
+    assert (made[1]["docker_context_url"], made[2]) == (reference, steps[2])
+    assert list(references_in(made)) == [reference, reference, "env:URL", reference]
 
 
 @pytest.mark.parametrize("what", SHOWN)

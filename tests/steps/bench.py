@@ -55,6 +55,8 @@ class BenchRun:
         self.asked: dict[str, Any] = {}
         self.path: str | None = None
         """Where commands look for programs, instead of where the machine does."""
+        self.secrets: dict[str, str] = {}
+        """What references to secrets stand for."""
         self._scratches = 0
 
     @property
@@ -116,7 +118,10 @@ class BenchRun:
         return self.decision
 
     def secret(self, text: str) -> str:
-        return f"<{text}>" if text.startswith(("env:", "secret:")) else text
+        return self.secrets.get(text, f"<{text}>") if text.startswith(("env:", "secret:")) else text
+
+    def redacted(self, output: bytes) -> bytes:
+        return output
 
     def scratch(self) -> Path:
         folder = self.folder / f"scratch-{self._scratches}"

@@ -59,15 +59,17 @@ def test_b4_urls_are_saved_under_decoded_names_and_clashes_are_numbered(bench: B
                 f"{base}/",
                 f"{base}/n%20m.txt",
                 {"url": f"{base}/d?id=1", "filename": "y.csv"},
+                "env:WHERE",
             ]
+            run.secrets["env:WHERE"] = f"{base}/kept/data.csv"
             await run.do({"type": "load_artifact", "urls": urls, "id": "fetch"})
         assert run.metadata["loaded_urls"] == [
             {"step_id": "fetch", "agent_name": None, "sandbox_name": "box", "destination_path": "/tmp/file_artifacts",
-             "files": ["data.csv", "data-1.csv", "downloaded", "n m.txt", "y.csv"]}
+             "files": ["data.csv", "data-1.csv", "downloaded", "n m.txt", "y.csv", "data-2.csv"]}
         ]  # fmt: skip
         assert (
-            await run.sh("cd /tmp/file_artifacts && cat data.csv data-1.csv 'n m.txt' y.csv")
-            == "/a/data.csv?x=1/b/data.csv/n%20m.txt/d?id=1"
+            await run.sh("cd /tmp/file_artifacts && cat data.csv data-1.csv 'n m.txt' y.csv data-2.csv")
+            == "/a/data.csv?x=1/b/data.csv/n%20m.txt/d?id=1/kept/data.csv"
         )
 
     bench(body)

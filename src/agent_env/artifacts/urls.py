@@ -14,6 +14,7 @@ from agent_env.documents.reading import at
 from agent_env.documents.spelling import unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.keeper.policy import host_rule
+from agent_env.stores.secrets import is_reference
 
 FALLBACK_NAME = "downloaded"
 _ENTRY_KEYS = frozenset({"url", "filename"})
@@ -47,7 +48,8 @@ def name_urls(entries: Any, *, source: str | None = None, path: str = "$.urls") 
     """Names each URL's file.
 
     A bare URL is saved under the last segment of its decoded path, `downloaded` if there is none; repeats get `-1`, `-2` before the
-    extension. `{"url", "filename"}` names the file itself, is never renamed, and a bare URL must not want the same name.
+    extension. `{"url", "filename"}` names the file itself, is never renamed, and a bare URL must not want the same name. What is still a
+    reference to a secret (`env:NAME`, `secret:KEY`) has neither URL nor name yet, and is passed over.
 
     Raises:
         ProblemsError: All entries that break a rule.
@@ -97,6 +99,8 @@ def _named(entries: Sequence[Any], explicit: dict[str, int], source: str | None,
     taken = set(explicit)
     for i, entry in enumerate(entries):
         url, filename = (entry["url"], entry.get("filename")) if isinstance(entry, dict) else (entry, None)
+        if is_reference(url):
+            continue
         if filename is None:
             wanted = bare_name(url)
             if wanted in explicit:
@@ -141,7 +145,9 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def url_problems(url: str, source: str | None, path: str) -> Iterator[Problem]:
-    """Why a URL can't be fetched: it is not HTTP(S), has no host, or is malformed."""
+    """Why a URL can't be fetched: it is not HTTP(S), has no host, or is malformed. Of a reference, nobody knows yet."""
+    if is_reference(url):
+        return
     try:
         parts: SplitResult = urlsplit(url)
         port_is_bad = parts.port == 0

@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from agent_env.documents.reading import at
-from agent_env.engine.literals import secret_fields
+from agent_env.engine.literals import secret_fields, texts_of
 from agent_env.engine.plan import TaskPlan
 from agent_env.errors import NotFoundError, Problem
 from agent_env.steps.contract import Step, UnreadableError
@@ -56,19 +55,14 @@ def _references(step: Step) -> Iterator[tuple[str, str]]:
         idle = step.idle_fields()
     except UnreadableError:
         return
-    for name in sorted(secret_fields(step.type_name) - idle):
+    for name in sorted(secret_fields(step.type_name).keys() - idle):
         try:
             value = value_of(step, name)
         except UnreadableError:
             continue
-        for path, text in [(name, value)] if isinstance(value, str) else _members(name, value):
-            if isinstance(text, str) and is_reference(text) and not is_open(text):
+        for path, text in texts_of(name, value):
+            if is_reference(text) and not is_open(text):
                 yield f".{path}", text
-
-
-def _members(name: str, value: object) -> Iterator[tuple[str, object]]:
-    for key, text in value.items() if isinstance(value, Mapping) else ():
-        yield at(name, key), text
 
 
 def value_of(step: Step, field: str) -> Any:

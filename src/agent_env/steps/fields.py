@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
@@ -38,12 +39,17 @@ def _usable_variables(value: dict[str, str] | None) -> dict[str, str] | None:
     return value
 
 
+@dataclass(frozen=True)
 class Secret:
-    """The type of `SECRET`."""
+    """The type of `SECRET` and `SECRET_URLS`."""
+
+    urls: bool = False
 
 
 SECRET = Secret()
 """Marks a field whose texts may be secrets: literals move to the secret store when a task is loaded; `Run.secret` resolves them."""
+SECRET_URLS = Secret(urls=True)
+"""The same of a URL, or a list of URLs and of objects that have a `url`: of literals only those move that carry a user or a key."""
 
 
 USABLE = AfterValidator(_usable_variables)

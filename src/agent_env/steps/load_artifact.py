@@ -15,7 +15,7 @@ from agent_env.documents.updates import ExtendMetadata, Json, Update
 from agent_env.errors import Problem, ProblemsError, TaskError, UserError
 from agent_env.places import Deed, Upload
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
-from agent_env.steps.fields import OptionalName, Whole
+from agent_env.steps.fields import SECRET_URLS, OptionalName, Whole
 from agent_env.steps.landing import landed
 from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target, settle_target
@@ -109,8 +109,9 @@ class LoadArtifact(Step, type="load_artifact"):
     """One artifact; short for `artifacts` with one entry."""
     artifact_version: Annotated[Whole, Field(ge=1)] | None = None
     """The version of `artifact_id`."""
-    urls: list[Any] | None = None
-    """URLs, or `{"url", "filename"}`; a bare one is saved under the last segment of its path."""
+    urls: Annotated[list[Any] | None, SECRET_URLS] = None
+    """URLs, or `{"url", "filename"}`; a bare one is saved under the last segment of its path. One with a password is an `env:NAME` or
+    `secret:KEY`."""
     artifact_from_step_id: OptionalName = None
     """Load what that `collect_artifacts` or `snapshot_env` step recorded."""
     collected_artifacts_step_id: OptionalName = None
@@ -304,7 +305,7 @@ class LoadArtifact(Step, type="load_artifact"):
         folder = self._folder(URL_FILES)
         into = run.scratch() / "downloads"
         into.mkdir(exist_ok=True)
-        named = name_urls(urls, source=self.id)
+        named = name_urls([_told(run, entry) for entry in urls], source=self.id)
         fetched = await download(named, into, network=self._network(run), limits=run.limits)
         for file in fetched:
             load.add(folder, file.filename, file.path, 0o644)
@@ -357,6 +358,13 @@ def _seed_problems(plan: Plan, env_id: str, entry: ArtifactEntry, path: str) -> 
     if there is not None and wanted and not wanted & there:
         message = f"{entry.id!r} is for {', '.join(sorted(wanted))}, and env {env_id!r} has {', '.join(sorted(there))}"
         yield Problem(message, path=path, hint="environment_name says which server seed data is for")
+
+
+def _told(run: Run, entry: Any) -> Any:
+    """An entry of `urls` with the URL that it refers to."""
+    if isinstance(entry, str):
+        return run.secret(entry)
+    return {**entry, "url": run.secret(entry["url"])} if isinstance(entry, dict) and isinstance(entry.get("url"), str) else entry
 
 
 def _url_problems(urls: list[Any]) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ from agent_env.errors import DeadlineError, Problem, TaskError, UserError
 from agent_env.places import Command, Deed
 from agent_env.steps.contract import ContainerRequest, EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import Port, variables
-from agent_env.steps.fields import SECRET, USABLE, OptionalName, Texts, Whole
+from agent_env.steps.fields import SECRET, SECRET_URLS, USABLE, OptionalName, Texts, Whole
 from agent_env.steps.image_names import image_problems
 from agent_env.steps.requests import Volume
 from agent_env.steps.targets import SandboxTarget
@@ -86,8 +86,8 @@ class RunDockerContainer(Step, type="run_docker_container"):
     """What to build: a universe of files, or a `.zip` file; or a stored image (`docker_image`), built, fetched or loaded."""
     docker_context_artifact_version: Annotated[Whole, Field(ge=1)] | None = None
     """Its version; the newest when absent."""
-    docker_context_url: OptionalName = None
-    """What to build: a `.zip` to fetch."""
+    docker_context_url: Annotated[OptionalName, SECRET_URLS] = None
+    """What to build: a `.zip` to fetch. One with a password is an `env:NAME` or `secret:KEY`."""
     image: OptionalName = None
     """In place of a context: an image that is here or in its registry."""
     dockerfile_path: str = "Dockerfile"
@@ -264,7 +264,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         root = run.scratch() / "context"
         root.mkdir(exist_ok=True)
         if self.docker_context_url:
-            await self._fetch(run, self.docker_context_url, root)
+            await self._fetch(run, run.secret(self.docker_context_url), root)
             return await asyncio.to_thread(self._request, root)
         if not self.docker_context_artifact_id:
             raise UserError(f"step {self.id!r} names nothing to run", hint="set image, docker_context_artifact_id or docker_context_url")
@@ -305,6 +305,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
 
     async def _fetch(self, run: Run, url: str, root: Path) -> None:
         from agent_env.artifacts import download, name_urls
+        from agent_env.artifacts.urls import shown_url
 
         record = run.sandbox(self.sandbox_name)
         policy = NetworkPolicy.model_validate(record.network_policy) if record.network_policy else None
@@ -313,7 +314,7 @@ class RunDockerContainer(Step, type="run_docker_container"):
         (got,) = await download(
             name_urls([{"url": url, "filename": "context.zip"}], source=self.id), into, network=policy, limits=run.limits
         )
-        await asyncio.to_thread(_unpack, got.path.read_bytes(), url, root, run.limits)
+        await asyncio.to_thread(_unpack, got.path.read_bytes(), shown_url(url), root, run.limits)
 
     async def _ready(self, run: Run, record: DeployedContainer, text: str) -> None:
         place = await run.place(SandboxTarget(self.sandbox_name), Deed.RUN_CODE)
