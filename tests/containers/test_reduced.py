@@ -47,6 +47,19 @@ async def test_ex01_a_command_at_its_limit_is_ended_or_said_to_go_on(docker: Eng
         assert (await here.engine.info()).on_this_machine == (left == b"0")
 
 
+async def test_lc14_no_file_of_ours_is_given_to_the_client_which_would_close_it_beside_us(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given(*_: object, **__: object) -> None:
+        raise AssertionError("a file was given to the client")
+
+    monkeypatch.setattr("aiohttp.payload.IOBasePayload.__init__", given)
+    async with foreign(docker, busybox) as (here, place):
+        await place.put([Upload(PurePosixPath("/f"), b"x" * 3_000_000)])
+        assert len(await place.read(PurePosixPath("/f"), limit_bytes=4_000_000)) == 3_000_000
+        await here.deploy()
+
+
 async def test_files_go_through_the_engines_archives(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
     data = secrets.token_bytes(2_000_000)
     async with foreign(docker, busybox) as (_, place):

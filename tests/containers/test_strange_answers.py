@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,3 +89,22 @@ async def test_an_answer_that_is_cut_off_names_the_engine_and_what_to_look_at(tm
         with pytest.raises(TransportLostError, match=f"the container engine at unix://{tmp_path}/cut .*broke while") as told:
             await objects.inspect(engine, "f" * 64)
     assert "doctor" in str(told.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("rootless", "controllers", "held"),
+    [
+        (True, [], set()),  # version 1 of control groups
+        (True, ["memory", "pids"], {"memory", "processes"}),  # what systemd delegates to a user by itself
+        (False, [], {"memory", "cpu", "processes"}),
+    ],
+)
+async def test_f24_what_podman_may_not_limit_for_an_ordinary_user_is_not_said_to_be_limited(
+    tmp_path: Path, rootless: bool, controllers: list[str], held: set[str]
+) -> None:
+    """Its answer to `info` tells what root could, whoever runs it."""
+    info = {"OSType": "linux", "MemoryLimit": True, "CPUCfsQuota": True, "PidsLimit": True, "SecurityOptions": ["name=rootless"] * rootless}
+    said = {**info, "host": {"cgroupControllers": controllers, "security": {"rootless": rootless}}}
+    async with answering(tmp_path / "podman.sock", b"application/json", json.dumps(said).encode()) as engine:
+        engine._is_podman = True
+        assert (await engine.info()).limits == held

@@ -179,10 +179,18 @@ async def put(engine: Engine, container_id: str, uploads: Sequence[Upload], owne
         try:
             async with engine.asking("copying files into a container", seconds=engine.limits.transfer_seconds) as docker:
                 kind, where = {"Content-Type": "application/x-tar"}, {"path": "/", "noOverwriteDirNonDir": "1"}
-                async with docker._query(f"containers/{container_id}/archive", method="PUT", params=where, data=file, headers=kind):
+                async with docker._query(
+                    f"containers/{container_id}/archive", method="PUT", params=where, data=_pieces(file), headers=kind
+                ):
                     return
         except (EngineFailedError, EngineConflictError, NotFoundError) as error:
             raise TransferError(str(error), concerns=container_id) from error
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    """A file's bytes. The client closes a file that it is given, at some later moment and beside whoever made it."""
+    while piece := await asyncio.to_thread(file.read, MIB):
+        yield piece
 
 
 def _pack(file: IO[bytes], folders: Sequence[PurePosixPath], uploads: Sequence[Upload], owner: tuple[int, int]) -> None:

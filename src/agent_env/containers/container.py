@@ -158,7 +158,9 @@ async def _within(engine: Engine, spec: ContainerSpec) -> ContainerSpec:
         raise UnsupportedError(f"the container engine runs {info.os} containers; ours are Linux ones", concerns=str(engine.endpoint))
     if spec.disk_bytes and "disk" not in info.limits:
         spec = replace(spec, disk_bytes=0)
-    if info.cpus:
+    if "cpu" not in info.limits:  # an engine without that control group may start nothing that asks for it
+        spec = replace(spec, cpu=0.0)
+    elif info.cpus:
         spec = replace(spec, cpu=min(spec.cpu, float(info.cpus)))
     if spec.network not in {"none", "host"} and HOST_NAME not in spec.hosts and info.names_its_host is not None:
         spec = replace(spec, hosts={**spec.hosts, HOST_NAME: info.names_its_host})

@@ -38,6 +38,7 @@ from agent_env.waiting import deadline
 
 _NO_ANSWER = 900
 """The status that the client library gives to a connection that could not be made, or broke."""
+_CONTROLLERS = {"memory": "memory", "cpu": "cpu", "processes": "pids"}
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _TEXTS: tuple[tuple[re.Pattern[str], type[AgentEnvError], str | None], ...] = (
     (re.compile(r"port is already allocated|address already in use|failed to bind host port|bind: .*in use"), PortTakenError, None),
@@ -101,6 +102,8 @@ class Engine:
         self._connector: aiohttp.BaseConnector | None = None
         self._info: EngineInfo | None = None
         self._is_podman = False
+        self._libpod = "4.0.0"
+        """The version of Podman's own API that it speaks."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -182,7 +185,8 @@ class Engine:
         """
         if self._info is None:
             async with self.asking("finding out what it is", seconds=self.limits.engine_probe_seconds) as docker:
-                self._info = self._read_info(await docker.system.info(), docker.api_version.removeprefix("v"))
+                said = await docker.system.info()
+                self._info = self._read_info(said, docker.api_version.removeprefix("v"), await self._controllers(docker))
         return self._info
 
     def url(self, path: str) -> str:
@@ -200,6 +204,7 @@ class Engine:
         try:
             async with docker._query("_ping", versioned_api=False) as answer:
                 spoken, who = answer.headers.get("Api-Version"), answer.headers.get("Server", "")
+                self._libpod = answer.headers.get("Libpod-Api-Version", self._libpod)
         except DockerError as error:
             if error.status == _NO_ANSWER:
                 raise
@@ -209,7 +214,14 @@ class Engine:
         self._is_podman = any(name in who.lower() for name in ("libpod", "podman"))
         docker.api_version = f"v{spoken}"
 
-    def _read_info(self, said: Mapping[str, Any], api: str) -> EngineInfo:
+    async def _controllers(self, docker: aiodocker.Docker) -> frozenset[str] | None:
+        """The control groups that Podman may use: what it says as an engine is what root could. None where the engine's own word holds."""
+        if not self._is_podman:
+            return None
+        host = (await docker._query_json(f"v{self._libpod}/libpod/info", versioned_api=False))["host"]
+        return frozenset(map(str, host.get("cgroupControllers") or ())) if host["security"]["rootless"] else None
+
+    def _read_info(self, said: Mapping[str, Any], api: str, controllers: frozenset[str] | None) -> EngineInfo:
         podman = self._is_podman
         security = " ".join(str(option) for option in said.get("SecurityOptions") or [])
         machine = str(said.get("Architecture", ""))
@@ -220,6 +232,8 @@ class Engine:
             for name, key in (("memory", "MemoryLimit"), ("cpu", "CpuCfsQuota"), ("processes", "PidsLimit"))
             if said.get(key) or (podman and key == "CpuCfsQuota" and said.get("CPUCfsQuota"))
         }
+        if controllers is not None:
+            limits &= {name for name, controller in _CONTROLLERS.items() if controller in controllers}
         if driver in {"btrfs", "zfs", "windowsfilter"} or (driver.startswith("overlay") and status.get("Backing Filesystem") == "xfs"):
             limits.add("disk")
         return EngineInfo(
