@@ -527,6 +527,8 @@ static pid_t start_bubblewrapped(pid_t *wrapper) {
     arguments[count++] = number[0];
     arguments[count++] = "--seccomp";
     arguments[count++] = number[1];
+    arguments[count++] = "--cap-drop"; /* whoever is user 0 of some namespace would else have them all in the place */
+    arguments[count++] = "ALL";
     for (char **part = conf.view; part && *part && count < MAX_OPERATIONS * 3 + 30; part++) arguments[count++] = *part;
     arguments[count] = NULL;
     limit(RLIMIT_CORE, 0);

@@ -129,6 +129,21 @@ def test_an_attempt_to_leave_the_place_fails(way: str, attempt: str) -> None:
     assert SECRET not in said
 
 
+async def capabilities_by_bubblewrap(world: World) -> str:
+    sandbox = await world.provider(confiner="bwrap").create(spec(f"{MINE}-caps"))
+    try:
+        done = await (await sandbox.machine()).run(Command(["sh", "-c", "grep -h ^Cap /proc/1/status /proc/self/status"]))
+        await sandbox.aclose()
+        return done.stdout.decode()
+    finally:
+        await world.provider().destroy(f"{MINE}-caps")
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="agentenv-capability-missing: bubblewrap")
+def test_bubblewrap_keeps_no_capability_for_whoever_calls_it_also_for_user_0_of_a_namespace() -> None:
+    assert {line.split()[1] for line in act(WAYS[0], capabilities_by_bubblewrap).splitlines()} == {"0" * 16}
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_after_every_attempt_the_place_lives_and_nothing_outside_has_changed(way: str) -> None:
     results = outcome(way)
