@@ -333,7 +333,8 @@ def test_a16_nothing_of_the_machines_own_tools_is_needed(here: World, tmp_path: 
     assert in_child(shimmed, ordinary=False) == b"0\n"
 
 
-def test_what_cannot_be_made_is_refused_with_every_reason(here: World) -> None:
+def test_what_cannot_be_made_is_refused_with_every_reason(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/socket")  # an engine that is away would not help: none is wanted
     provider = here.provider(isolation="namespaces")
     wanted = spec(f"{MINE}-no", mode="fleet", network=NetworkPolicy(mode=NetworkMode.ALLOWLIST, allow_hosts=("https://example.org",)))
     reasons = provider.problems(wanted, asyncio.run(provider.capabilities()))

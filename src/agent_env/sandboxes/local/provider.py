@@ -106,8 +106,9 @@ class LocalProvider(Confining):
 
     def away(self, spec: SandboxSpec) -> InfrastructureError | None:
         """The container engine, where this spec needs one and it does not answer now. See `contract.MayBeAway`."""
-        needed = spec.mode == "container" or self._options.isolation == "container" or not self._can_confine()
-        return self._engines.away if needed else None
+        isolation = self._options.isolation
+        played = isolation == "container" or (isolation == "auto" and not self._can_confine())
+        return self._engines.away if played or spec.mode == "container" else None
 
     def remember(self, of: str, secrets: Mapping[str, str]) -> None:
         """What a container has to be told again should somebody start it again. See `contract.TakesSecrets`."""
