@@ -97,6 +97,7 @@ def test_names_of_a_misspelt_step_mean_what_they_would_mean(cli: Cli) -> None:
 CHECK = {"type": "verify_sandbox", "sandbox_name": "box", "criteria": [{"type": "probe_file_exists", "paths": ["x"]}]}
 ELSEWHERE = {"type": "deploy_sandbox", "sandbox_name": "a", "sandbox_mode": "vm", "sandbox_type": "nowhere"}
 CONTAINER = {"type": "deploy_sandbox", "sandbox_mode": "container", "port": 1}
+AGENT = {"type": "deploy_agent", "a2a_agent_id": "claude-code"}
 LAYERS: dict[str, tuple[dict[str, Any], str]] = {
     "where it stands in the graph": ({**CHECK, "depends_on": ["nobody"]}, ".depends_on[0]"),
     "a field": ({**CHECK, "shell_timeout_seconds": "soon"}, ".shell_timeout_seconds"),
@@ -109,8 +110,8 @@ LAYERS: dict[str, tuple[dict[str, Any], str]] = {
 """What may be wrong with a step, and where that is told."""
 HERE: dict[str, tuple[dict[str, Any], str]] = {
     "what no sandbox can do": ({**CONTAINER, "sandbox_name": "b", "sandbox_type": "unsafe_host", "image": "a"}, ""),
-    "a secret": ({**CONTAINER, "sandbox_name": "c", "image": "<image>", "env_vars": {"A": "env:NOTHING_HAS_IT"}}, ".env_vars.A"),
-    "a model": ({"type": "deploy_agent", "agent_name": "other", "a2a_agent_id": "claude-code"}, ""),
+    "a secret": ({**AGENT, "agent_name": "keyed", "env_vars": {"AN_API_KEY": "env:NOTHING_HAS_IT"}}, ".env_vars.AN_API_KEY"),
+    "a model": ({**AGENT, "agent_name": "other"}, ""),
 }
 """What is only asked of a machine that is to run it."""
 
