@@ -62,6 +62,9 @@ def test_a_kind_that_nothing_scores_is_told_of_while_planning_and_refused_where_
     assert [str(warning).split(" (scored")[0] for warning in warnings] == told
     with pytest.raises(ProblemsError, match="type 'rubric' are kept and not scored"):
         read_fields(VerifySandbox, step, source="t.json", strict=True)
+    with pytest.raises(ProblemsError) as raised:
+        read_fields(VerifySandbox, {**step, "criteria": [{"type": 5}, {}]}, source="t.json")
+    assert [problem.path for problem in raised.value.problems] == ["$.criteria[0].type", "$.criteria[1]"]
 
 
 def test_a_summary_counts_what_was_scored() -> None:

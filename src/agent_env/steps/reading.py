@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 from agent_env.documents.reading import at
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
-from agent_env.steps.contract import Step
+from agent_env.steps.contract import Step, UnreadableError
 
 S = TypeVar("S", bound=Step)
 
@@ -99,7 +100,9 @@ def _key_problems(
 def _passed_over(step: BaseModel) -> Problem | None:
     """What an object says of itself that makes nothing come of it, where its class knows of such a thing."""
     said = getattr(type(step), "passed_over", None)
-    return said(step) if said is not None else None
+    with suppress(UnreadableError):
+        return said(step) if said is not None else None
+    return None  # what it would say that by is wrong itself, and told
 
 
 def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tuple[BaseModel, Mapping[str, Any], str]]:
