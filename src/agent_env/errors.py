@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agent_env.wording import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -76,8 +78,7 @@ class ProblemsError(UserError):
     def __init__(self, problems: Iterable[Problem], *, summary: str | None = None, readable: object = None) -> None:
         self.problems = tuple(problems)
         self.readable = readable
-        count = len(self.problems)
-        super().__init__(summary or f"{count} problem{'s' if count != 1 else ''} found")
+        super().__init__(summary or f"{counted(len(self.problems), 'problem')} found")
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)

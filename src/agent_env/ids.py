@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from agent_env.errors import Problem, ProblemsError
+from agent_env.wording import quoted
 
 LOCAL = "@local/"
 MAX_ID_BYTES = 4096
@@ -72,7 +73,7 @@ def check_id(id: str, *, what: str = "id", source: str | None = None, path: str 
     """
     problem = id_problem(id)
     if problem is not None:
-        raise ProblemsError([Problem(f"the {what} {_short(id)} {problem}", source, path)])
+        raise ProblemsError([Problem(f"the {what} {quoted(id)} {problem}", source, path)])
     return id
 
 
@@ -83,7 +84,7 @@ def segment_problem(segment: str) -> str | None:
     if segment in {"", ".", ".."}:
         return f"has the segment {segment!r}, which names nothing"
     if segment != segment.strip(" "):
-        return f"has the segment {_short(segment)}, which starts or ends with a space"
+        return f"has the segment {quoted(segment)}, which starts or ends with a space"
     before = ""
     for character in segment:
         group = unicodedata.category(character)[0]
@@ -187,7 +188,7 @@ def named_id_root(name: str, *, source: str | None = None, path: str | None = "$
     if problem is None and DERIVED in name:
         problem = f"holds {DERIVED!r}, which is kept for derived ids"
     if problem:
-        raise ProblemsError([Problem(f"the bundle name {_short(name)} {problem}", source, path)])
+        raise ProblemsError([Problem(f"the bundle name {quoted(name)} {problem}", source, path)])
     return LOCAL + name
 
 
@@ -223,7 +224,3 @@ def _random(length: int) -> str:
     while len(drawn) < length:
         drawn += "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(length) if byte < limit)
     return drawn[:length]
-
-
-def _short(text: str) -> str:
-    return ascii(text) if len(text) <= 80 else f"{text[:77]!a}…"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,37 +121,46 @@ def gated_keys(values: Mapping[str, Any], *, foreign_key: bool) -> dict[str, str
         values: The file's values by dotted key.
         foreign_key: A key or header for the model endpoint is known from elsewhere and would be sent to the file's `model.base_url`.
     """
-    return {key: why for key, value in values.items() if (why := _reason(key, value, foreign_key))}
+    gates = (*_GATES, *(_WITH_A_FOREIGN_KEY if foreign_key else ()))
+    reasons = ((key, next((why for gated, why in gates if gated(key, value)), None)) for key, value in values.items())
+    return {key: why for key, why in reasons if why is not None}
 
 
-def _reason(key: str, value: Any, foreign_key: bool) -> str | None:
-    if key.rpartition(".")[2] in IMPORTS or any(name in IMPORTS for name in _keys(value)):
-        return "names code to import"
-    if _within(key, REDIRECTS):
-        return "redirects stores or state"
-    if _within(key, ENDPOINTS):
-        return "names an endpoint"
-    if key in ISOLATION or (key in PROVIDERS and isinstance(value, str) and "unsafe" in value):
-        return "switches isolation off"
-    if any(name == option and worth in (None, member) for name, member in _members(value) for option, worth in OPENINGS):
-        return "opens this machine's network to sandboxes"
-    if any(text.startswith(("env:", "secret:")) for text in _texts(value)):
-        return "uses one of your variables or secrets"
-    if key == "model.broker" and value is not True:
-        return "would hand your model key to agents"
-    if _within(key, BUDGETS):
-        return "says how much of your models may be used up"
-    if key == "model.base_url" and foreign_key:
-        return "would send your model key to an endpoint of its choice"
-    return None
+def _imports(key: str, value: Any) -> bool:
+    return key.rpartition(".")[2] in IMPORTS or any(name in IMPORTS for name, _ in _members(value))
+
+
+def _unconfines(key: str, value: Any) -> bool:
+    return key in ISOLATION or (key in PROVIDERS and isinstance(value, str) and "unsafe" in value)
+
+
+def _opens(_key: str, value: Any) -> bool:
+    return any(name == option and worth in (None, member) for name, member in _members(value) for option, worth in OPENINGS)
+
+
+def _refers(_key: str, value: Any) -> bool:
+    return any(text.startswith(("env:", "secret:")) for text in _texts(value))
+
+
+_Gate = tuple[Callable[[str, Any], bool], str]
+_GATES: tuple[_Gate, ...] = (
+    (_imports, "names code to import"),
+    (lambda key, _: _within(key, REDIRECTS), "redirects stores or state"),
+    (lambda key, _: _within(key, ENDPOINTS), "names an endpoint"),
+    (_unconfines, "switches isolation off"),
+    (_opens, "opens this machine's network to sandboxes"),
+    (_refers, "uses one of your variables or secrets"),
+    (lambda key, value: key == "model.broker" and value is not True, "would hand your model key to agents"),
+    (lambda key, _: _within(key, BUDGETS), "says how much of your models may be used up"),
+)
+"""Whether a key with that value needs trust, and why; the first that fits is told."""
+_WITH_A_FOREIGN_KEY: tuple[_Gate, ...] = (
+    (lambda key, _: key == "model.base_url", "would send your model key to an endpoint of its choice"),
+)
 
 
 def _within(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
-
-
-def _keys(value: Any) -> Iterator[str]:
-    return (name for name, _ in _members(value))
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:

@@ -64,7 +64,7 @@ async def test_our_own_wheel_is_made_pinned_kept_and_installed_in_a_build_withou
     assert wheels.requirements.startswith("our_tool==1.0 --hash=sha256:")
     async with here() as lab:
         request = lab.request("FROM BASE\nCOPY wheels /wheels\nRUN unzip -q /wheels/our_tool*.whl -d /site && cat /site/our_tool.py\n")
-        wheels.copy_into(request.context.root / "wheels")
+        shutil.copytree(wheels.folder, request.context.root / "wheels")
         again = replace(request, context=BuildContext.of(request.context.root))
         await lab.images().build(again, lab.told)
         assert "print('ours')" in [event.message for event in lab.events]

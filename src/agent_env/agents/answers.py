@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from agent_env_sdk.wire.parts import Part, TextPart
 
 from agent_env.agents.contract import End, Turn
 from agent_env.agents.faults import AgentFailedError
+from agent_env.documents.reading import last_object
 from agent_env.errors import InfrastructureError
 
 Json = Any
@@ -115,7 +115,7 @@ def turn_of(heard: Heard, end: End) -> Turn:
         parts=[part.model_dump(mode="json", exclude_none=True, by_alias=True) for part in parts],
         partial=end in {End.CANCELED, End.TIMED_OUT, End.LOST},
         usage=told.usage,
-        structured_output=told.structured_output if told.structured_output is not None else _object_in(heard.text, end),
+        structured_output=told.structured_output if told.structured_output is not None else _structured(heard.text, end),
         error_type=told.error_type,
         error_code=told.error_code,
         error_message=told.error_message,
@@ -148,17 +148,6 @@ def _size(part: Part) -> int:
     return len(part.text) if isinstance(part, TextPart) else len(part.model_dump_json())
 
 
-def _object_in(text: str | None, end: End) -> Json:
-    """The last top-level JSON object in a completed answer's text (reference)."""
-    if not text or end is not End.COMPLETED or "{" not in text:
-        return None
-    decoder, found, position = json.JSONDecoder(), None, text.find("{")
-    while position != -1:
-        try:
-            value, after = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            after = position + 1
-        else:
-            found = value if isinstance(value, dict) else found
-        position = text.find("{", after)
-    return found
+def _structured(text: str | None, end: End) -> Json:
+    """What a completed answer's text holds for programs (reference)."""
+    return last_object(text) if text and end is End.COMPLETED else None

@@ -78,13 +78,7 @@ async def deploy(plan: AgentPlan, making: Making) -> RecordedAgent:
         shared_loopback=plan.shared_loopback,
         default_model=plan.default_model,
     )
-    live = RecordedAgent(record, making, shape=stands.shape, token=token)
-    try:
-        await ready(live, making)
-    except BaseException:  # nobody gets this one
-        await live.aclose()
-        raise
-    return live
+    return await when_ready(RecordedAgent(record, making, shape=stands.shape, token=token), making)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,19 +141,24 @@ async def attach(record: DeployedAgent, making: Making) -> RecordedAgent:
     return RecordedAgent(record, making, shape=held.shape, token=token)
 
 
-async def ready(live: RecordedAgent, making: Making) -> None:
-    """Waits for the agent's card, and keeps it in the record. Its container's end is noticed at once.
+async def when_ready(live: RecordedAgent, making: Making) -> RecordedAgent:
+    """The agent, once it has shown its card, which its record keeps; one that does not get ready is closed.
+
+    Its container's end is noticed at once.
 
     Raises:
         ContainerNotRunningError: The agent's container ended; the message has the end of its log.
         DeadlineError: There is no card in time.
         AgentFailedError: It serves no card that can be read.
     """
-    limits = making.limits
-    place = await live.place()
-    card = await _card(live, place, limits.agent_ready_seconds)
-    live.recorded(a2a_card=dict(live.client.raw_card or {}))
-    _tell_of_strange_addresses(card, live, making)
+    try:
+        card = await _card(live, await live.place(), making.limits.agent_ready_seconds)
+        live.recorded(a2a_card=dict(live.client.raw_card or {}))
+        _tell_of_strange_addresses(card, live, making)
+    except BaseException:  # nobody gets this one
+        await live.aclose()
+        raise
+    return live
 
 
 async def _card(live: RecordedAgent, place: Place, seconds: float) -> AgentCard:

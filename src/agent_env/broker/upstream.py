@@ -16,6 +16,7 @@ import httpx
 from agent_env.defaults import Limits
 from agent_env.errors import ModelUnavailableError
 from agent_env.waiting import pause
+from agent_env.wording import counted
 
 _BUSY: Final = frozenset({408, 429, 500, 502, 503, 504, 529})
 """529: overloaded (Anthropic)."""
@@ -83,7 +84,7 @@ class Upstream:
                 await pause(wait)
                 continue
             if response is None:
-                raise ModelUnavailableError(f"{problem} ({attempt} attempt{'s' if attempt > 1 else ''})")
+                raise ModelUnavailableError(f"{problem} ({counted(attempt, 'attempt')})")
             try:
                 yield Begun(response.status_code, _passed(response), _after(first, pieces, url), attempt)
             finally:

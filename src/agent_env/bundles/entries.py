@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from agent_env.bundles.environments import image_problems
@@ -239,21 +239,32 @@ def _inferred(files: Mapping[str, Path]) -> str | None:
 
 def _file_problems(type: str, config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
     """What a type asks of the files beside its toml."""
-    count, file = len(files), f"{path}/{KINDS[BundleKind.ARTIFACT].config}"
-    if type == "file" and count != 1:
-        yield Problem(f"an artifact of type 'file' holds exactly one file, not {count}", path, hint="use 'file_artifact_universe' for many")
-    elif type == "file_artifact_universe" and count == 0:
+    rule = _FILE_RULES.get(type)
+    return rule(config, files, path) if rule is not None else iter(())
+
+
+def _file_artifact_problems(config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
+    del config
+    if len(files) != 1:
+        message = f"an artifact of type 'file' holds exactly one file, not {len(files)}"
+        yield Problem(message, path, hint="use 'file_artifact_universe' for many")
+
+
+def _file_universe_problems(config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
+    del config
+    if not files:
         yield Problem("a universe holds at least one file", path)
-    elif type == "environment":
-        if "file" in config and count:
-            yield Problem("names a file artifact in its toml, so its folder holds nothing else", path, at("$", "file"))
-        elif "file" not in config and count != 1:
-            yield Problem(f"holds exactly one file, or names a file artifact in its toml; it holds {count}", path)
-    elif type == "environment_universe":
-        yield from _universe_problems(config, files, path)
-    elif type == "cli":
-        yield from _cli_problems(config, files, file)
-    elif type == "docker_image" and ("ref" in config) == (DOCKERFILE in files):
+
+
+def _environment_problems(config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
+    if "file" in config and files:
+        yield Problem("names a file artifact in its toml, so its folder holds nothing else", path, at("$", "file"))
+    elif "file" not in config and len(files) != 1:
+        yield Problem(f"holds exactly one file, or names a file artifact in its toml; it holds {len(files)}", path)
+
+
+def _image_problems(config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
+    if ("ref" in config) == (DOCKERFILE in files):
         yield Problem(f"has either a {DOCKERFILE} or a ref in its toml, exactly one of them", path)
 
 
@@ -271,11 +282,22 @@ def _universe_problems(config: Mapping[str, Json], files: Mapping[str, Path], pa
         yield Problem("a universe of environments holds at least one", path)
 
 
-def _cli_problems(config: Mapping[str, Json], files: Mapping[str, Path], file: str) -> Iterator[Problem]:
-    entrypoint = config.get("entrypoint")
+def _cli_problems(config: Mapping[str, Json], files: Mapping[str, Path], path: str) -> Iterator[Problem]:
+    file, entrypoint = f"{path}/{KINDS[BundleKind.ARTIFACT].config}", config.get("entrypoint")
     if not isinstance(entrypoint, str) or not entrypoint.strip():
         return
     if entrypoint not in files:
         yield Problem(f"the entrypoint {entrypoint!r} is no file of this folder", file, "$.entrypoint")
     elif str(PurePosixPath(entrypoint).parent / ".env") in files:
         yield Problem("a .env beside the entrypoint is written when the command is installed, so it can't be shipped", file)
+
+
+_FILE_RULES: Mapping[str, Callable[[Mapping[str, Json], Mapping[str, Path], str], Iterator[Problem]]] = {
+    "file": _file_artifact_problems,
+    "file_artifact_universe": _file_universe_problems,
+    "environment": _environment_problems,
+    "environment_universe": _universe_problems,
+    "cli": _cli_problems,
+    "docker_image": _image_problems,
+}
+"""Type → what is wrong with a toml, the files beside it, and their folder's path."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_env.bundles.installed import Installed
 from agent_env.bundles.run import BundleRun, DryRun
+from agent_env.wording import counted
 
 Json = Any
 
@@ -44,12 +45,12 @@ def dry_run_lines(dry: DryRun) -> Iterator[str]:
         yield "Store refs:"
         yield from (f"  {id} v{version}" for (_, id), version in sorted(plan.pinned.items()))
     yield ""
-    yield f"Would run {_count(dry.runs, 'run')} of {_count(len(plan.tasks), 'task')}:"
-    yield from (f"  {task.name}: {_count(len(task.plan.steps), 'step')}" for task in plan.tasks)
+    yield f"Would run {counted(dry.runs, 'run')} of {counted(len(plan.tasks), 'task')}:"
+    yield from (f"  {task.name}: {counted(len(task.plan.steps), 'step')}" for task in plan.tasks)
     if plan.evals:
         yield ""
         yield "Evals:"
-        yield from (f"  {evaluation.name}: {_count(len(evaluation.tasks), 'task')}" for evaluation in plan.evals)
+        yield from (f"  {evaluation.name}: {counted(len(evaluation.tasks), 'task')}" for evaluation in plan.evals)
     yield from _skipped(plan.skipped)
 
 
@@ -64,7 +65,7 @@ def summary_lines(call: BundleRun) -> Iterator[str]:
         yield f"{evaluation.name}: {passed} of {len(runs)} passed{extra}"
     reused = sum(run.reused for run in call.runs)
     if reused:
-        yield f"{_count(reused, 'run')} of an earlier call had ended already"
+        yield f"{counted(reused, 'run')} of an earlier call had ended already"
     yield from _skipped(call.plan.skipped)
 
 
@@ -97,7 +98,3 @@ def first_sentence(text: str | None) -> str | None:
 def _skipped(names: Sequence[str]) -> Iterator[str]:
     if names:
         yield f"Skipped, because no eval names them: {', '.join(names)}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

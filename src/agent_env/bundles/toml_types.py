@@ -12,6 +12,7 @@ from agent_env.documents.reading import at
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem
+from agent_env.wording import shown
 
 Check = Callable[[Json], str | None]
 """Says what a value must be ("is text"), or None when it is."""
@@ -225,21 +226,16 @@ def _missing(rules: TomlType, data: Mapping[str, Json], file: str) -> Iterator[P
 def _value_problems(name: str, key: Key, value: Json, file: str) -> Iterator[Problem]:
     said = key.check(value)
     if said:
-        yield Problem(f"{name} {said}, not {_short(value)}", file, at("$", name))
+        yield Problem(f"{name} {said}, not {shown(value)}", file, at("$", name))
     elif key.each is not None:
         for index, entry in value.items() if isinstance(value, dict) else enumerate(value):
             wrong = key.each(entry)
             if wrong:
                 yield Problem(
-                    f"{index if isinstance(index, str) else 'an entry'} {wrong}, not {_short(entry)}", file, at(at("$", name), index)
+                    f"{index if isinstance(index, str) else 'an entry'} {wrong}, not {shown(entry)}", file, at(at("$", name), index)
                 )
     elif key.below is not None:
         for below, check in key.below.items():
             wrong = check(value[below]) if below in value else None
             if wrong:
-                yield Problem(f"{below} {wrong}, not {_short(value[below])}", file, at(at("$", name), below))
-
-
-def _short(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+                yield Problem(f"{below} {wrong}, not {shown(value[below])}", file, at(at("$", name), below))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_env.errors import AgentEnvError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -81,7 +82,7 @@ def _groups(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
             if run.group_id:
                 found.setdefault(run.group_id, []).append(run.created_at[:16].replace("T", " "))
     for group, moments in found.items():
-        yield group, f"{len(moments)} run{'s' if len(moments) != 1 else ''}, {moments[0]}"
+        yield group, f"{counted(len(moments), 'run')}, {moments[0]}"
 
 
 def _models(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:

@@ -13,6 +13,7 @@ from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.cli.tasks import planned, planned_file, start_context, with_chosen_agents, with_seeds
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import ProblemsError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,6 +130,6 @@ def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[
     line("Dry run: nothing is written or run.")
     for warning in warnings:
         line(f"warning: {warning}")
-    line(f"would run: {text} ({len(task.steps)} step{'s' if len(task.steps) != 1 else ''})")
-    line(f"{runs} run{'s' if runs != 1 else ''}")
+    line(f"would run: {text} ({counted(len(task.steps), 'step')})")
+    line(counted(runs, "run"))
     return 0

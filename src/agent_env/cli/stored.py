@@ -56,6 +56,17 @@ def one_id(offer: Any, help: str, *, name: str = "id", metavar: str = "ID") -> C
     return decorate
 
 
+def print_document(collection: str, id: str, version: int | None) -> None:
+    """One stored document as JSON, with what it is stored under.
+
+    Raises:
+        NotFoundError: There is none, or not in that version.
+    """
+    with opened_stores() as memory:
+        document = memory.documents.named(collection, id, version)
+    write_json({**document.body, "id": document.id, "type": document.type, "version": document.version})
+
+
 def recorded_as_up(memory: Memory, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Run and record of what runs list under a key of their context and whose sandbox is recorded as being there, newest first."""
     from agent_env.cli.session import context_of

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import line
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.agents.recorded import RecordedPrompt, RecordedTurn
@@ -48,7 +49,7 @@ def heading(record: Mapping[str, Any]) -> str:
 def calls_text(record: Mapping[str, Any]) -> str | None:
     """How many tools were called."""
     count = record.get("tool_call_count")
-    return None if count is None else f"{count} tool call{'s' if count != 1 else ''}"
+    return None if count is None else counted(count, "tool call")
 
 
 def usage_text(record: Mapping[str, Any]) -> str | None:

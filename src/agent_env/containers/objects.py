@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_env.containers.engine import Engine
-from agent_env.containers.spec import ROLE
 from agent_env.errors import EngineConflictError, NotFoundError, TransportLostError
 from agent_env.waiting import poll
 
@@ -165,8 +164,3 @@ async def remove_all(engine: Engine, labels: Mapping[str, str]) -> Removed:
             elif result:
                 gone.append(each)
     return Removed(gone, left)
-
-
-def role_of(labels: Mapping[str, str]) -> str:
-    """What a container is for."""
-    return labels.get(ROLE, "")

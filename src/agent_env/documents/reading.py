@@ -18,6 +18,7 @@ from typing import Any
 
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import Problem, ProblemsError
+from agent_env.wording import file_kind
 
 Json = Any
 MAX_DEPTH = 100
@@ -48,7 +49,7 @@ def read_file(path: Path | str, *, limit_bytes: int = DEFAULT_LIMITS.bundle_file
     try:
         mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            raise _refused(path, f"is {_kind(mode)}, not a file")
+            raise _refused(path, f"is a {file_kind(mode)}, not a file")
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
@@ -204,13 +205,6 @@ def _encodable(text: str) -> bool:
     return True
 
 
-_KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"))
-
-
-def _kind(mode: int) -> str:
-    return next((name for test, name in _KINDS if test(mode)), "a special file")
-
-
 _CAUSES = {
     errno.ENOENT: ("does not exist", "check the spelling"),
     errno.EACCES: ("may not be read by this user", "check its permissions"),
@@ -244,3 +238,17 @@ def _neighbour(path: Path) -> str | None:
 
 def _refused(source: Path | str, message: str) -> ProblemsError:
     return ProblemsError([Problem(message, str(source))])
+
+
+def last_object(text: str) -> dict[str, Json] | None:
+    """The last JSON object of those that stand side by side in a text that may say more."""
+    decoder, found, position = json.JSONDecoder(), None, text.find("{")
+    while position != -1:
+        try:
+            value, after = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            after = position + 1
+        else:
+            found = value if isinstance(value, dict) else found
+        position = text.find("{", after)
+    return found

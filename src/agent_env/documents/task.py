@@ -14,6 +14,7 @@ from agent_env.documents.reading import at, json_problems
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.ids import NAME_HINT, id_problem, name_problem
+from agent_env.wording import json_kind, shown
 
 Json = Any
 _SHOWN_KEYS = 8
@@ -137,25 +138,25 @@ def _step_list_problems(steps: Json, source: str, path: str) -> Iterator[Problem
         if isinstance(step, dict):
             yield from _step_problems(step, source, at(path, i))
         else:
-            yield Problem(f"a step is an object, not {_kind(step)}", source, at(path, i))
+            yield Problem(f"a step is an object, not {json_kind(step)}", source, at(path, i))
 
 
 def _step_problems(step: Mapping[str, Json], source: str, path: str) -> Iterator[Problem]:
     for name in ("id", "type"):
         value = step.get(name)
         if not isinstance(value, str) or not value.strip():
-            said = "is missing" if name not in step else f"is text, not {_show(value)}"
-            hint = f"it has {', '.join(map(_show, islice(step, _SHOWN_KEYS)))}" if step and name not in step else None
+            said = "is missing" if name not in step else f"is text, not {shown(value)}"
+            hint = f"it has {', '.join(map(shown, islice(step, _SHOWN_KEYS)))}" if step and name not in step else None
             yield Problem(f"the step's {name} {said}", source, at(path, name) if name in step else path, hint)
         elif (wrong := name_problem(value)) is not None:
-            yield Problem(f"the step's {name} {_show(value)} {wrong}", source, at(path, name), NAME_HINT)
+            yield Problem(f"the step's {name} {shown(value)} {wrong}", source, at(path, name), NAME_HINT)
     if not isinstance(step.get("fail_task_on_error", True), bool):
         yield Problem(
-            f"fail_task_on_error is true or false, not {_show(step['fail_task_on_error'])}", source, at(path, "fail_task_on_error")
+            f"fail_task_on_error is true or false, not {shown(step['fail_task_on_error'])}", source, at(path, "fail_task_on_error")
         )
     version = step.get("version")
     if version is not None and type(version) is not int:
-        yield Problem(f"version is a whole number or null, not {_show(version)}", source, at(path, "version"))
+        yield Problem(f"version is a whole number or null, not {shown(version)}", source, at(path, "version"))
     yield from _depends_problems(step.get("depends_on"), source, at(path, "depends_on"))
     yield from _retry_problems(step.get("retry_config"), source, at(path, "retry_config"))
 
@@ -164,24 +165,24 @@ def _depends_problems(value: Json, source: str, path: str) -> Iterator[Problem]:
     if value is None:
         return
     if not isinstance(value, list):
-        yield Problem(f"depends_on is a list of step ids, not {_show(value)}", source, path)
+        yield Problem(f"depends_on is a list of step ids, not {shown(value)}", source, path)
         return
     for i, entry in enumerate(value):
         if _step_id(entry) is None:
-            yield Problem(f'a depends_on entry is a step id or {{"task_step_id": "…"}}, not {_show(entry)}', source, at(path, i))
+            yield Problem(f'a depends_on entry is a step id or {{"task_step_id": "…"}}, not {shown(entry)}', source, at(path, i))
 
 
 def _retry_problems(value: Json, source: str, path: str) -> Iterator[Problem]:
     if value is None:
         return
     if not isinstance(value, dict):
-        yield Problem(f"retry_config is an object, not {_kind(value)}", source, path)
+        yield Problem(f"retry_config is an object, not {json_kind(value)}", source, path)
         return
     if _retry_target(value) is None:
         yield Problem("retry_config needs the text retry_from_step_id", source, path)
     retries = value.get("max_retries", 1)
     if type(retries) is not int or retries < 0:
-        yield Problem(f"max_retries is a whole number from 0, not {_show(retries)}", source, at(path, "max_retries"))
+        yield Problem(f"max_retries is a whole number from 0, not {shown(retries)}", source, at(path, "max_retries"))
 
 
 def _graph_problems(steps: Sequence[Json], source: str, path: str) -> Iterator[Problem]:
@@ -274,13 +275,3 @@ def _suggest(name: str, candidates: Sequence[str]) -> str:
         return f"did you mean {meant!r}?"
     named = [candidate for candidate in candidates if not candidate.startswith(_NO_ID)]
     return f"steps before it: {', '.join(named[:20]) or 'none'}"
-
-
-def _kind(value: Json) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
-    return names.get(type(value), type(value).__name__)
-
-
-def _show(value: Json) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -367,10 +367,3 @@ class Agents:
 
 def _key(record: DeployedAgent) -> str:
     return f"{record.agent_name} {record.instance_id or record.sandbox_id or record.api_url}"
-
-
-def records_of(context: Mapping[str, object]) -> Iterator[DeployedAgent]:
-    """The agents that a run's context tells of."""
-    listed = context.get("deployed_agents")
-    for each in listed if isinstance(listed, Sequence) else ():
-        yield DeployedAgent.read(each)

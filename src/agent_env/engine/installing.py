@@ -14,7 +14,7 @@ from agent_env_sdk.wire.a2a import TOKEN_VARIABLE
 
 from agent_env import keeper
 from agent_env.agents.contract import ContainerWanted
-from agent_env.agents.deploy import container_called, new_instance_id, ready
+from agent_env.agents.deploy import container_called, new_instance_id, when_ready
 from agent_env.agents.install import READS_CARD, Recipe, card_from, install, recipe_of
 from agent_env.agents.live import RecordedAgent
 from agent_env.agents.lookup import StoredAgents
@@ -91,13 +91,7 @@ class Installing:
             await self._needs_docker(where)
         seconds = self.shared.limits.agent_ready_seconds
         await install(where, recipe, values, context, secrets={TOKEN_VARIABLE: token}, attempt=self.attempt_id, seconds=seconds)
-        live = RecordedAgent(record, making, shape=held.shape, token=token)
-        try:
-            await ready(live, making)
-        except BaseException:  # nobody gets this one
-            await live.aclose()
-            raise
-        return live
+        return await when_ready(RecordedAgent(record, making, shape=held.shape, token=token), making)
 
     def _context(self, document: AgentDocument) -> bytes:
         artifacts = self.shared.stores.artifacts

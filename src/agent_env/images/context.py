@@ -16,6 +16,7 @@ from typing import Any
 from agent_env.defaults import MIB
 from agent_env.errors import Problem, ProblemsError
 from agent_env.images.dockerignore import IGNORE_FILE, Ignore
+from agent_env.wording import file_kind
 
 SCHEME = 1
 """Of `source_digest`: a change of what it covers is another scheme (reference)."""
@@ -223,7 +224,7 @@ def read_entry(path: Path, name: str, *, told: Callable[[int], Any] | None = Non
     if stat.S_ISLNK(status.st_mode):
         return Entry(name, path, mode, 0, target=_link_text(path))
     if not stat.S_ISREG(status.st_mode):
-        raise _NoFileError(f"is a {_kind(status.st_mode)}, which no build context can hold")
+        raise _NoFileError(f"is a {file_kind(status.st_mode)}, which no build context can hold")
     digest, size = hashlib.sha256(), 0
     for chunk in chunks_of(path):
         digest.update(chunk)
@@ -262,8 +263,3 @@ def _exists(path: Path) -> bool:
 
 def _said(error: OSError | UnicodeDecodeError) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else "it is not UTF-8"
-
-
-def _kind(mode: int) -> str:
-    kinds = ((stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device"), (stat.S_ISBLK, "device"))
-    return next((word for test, word in kinds if test(mode)), "special file")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from agent_env.errors import UserError
 from agent_env.ids import LOCAL, is_local, key_segment
 from agent_env.redaction import MASK
+from agent_env.wording import quoted
 
 DOCKER_HUB = "docker.io"
 DEFAULT_TAG = "latest"
@@ -129,30 +130,30 @@ def reference_problem(text: str) -> str | None:
     if at and "/" in digest:
         return "has a user or a password before its registry; they stand in the configuration (images.registries)"
     if at and not _DIGEST.fullmatch(digest):
-        return f"has the digest {_short(digest)}, which is not sha256:<64 hexadecimal digits>"
+        return f"has the digest {quoted(digest)}, which is not sha256:<64 hexadecimal digits>"
     head, colon, tail = rest.rpartition(":")
     tagged = bool(colon) and "/" not in tail
     if tagged and not _TAG.fullmatch(tail):
-        return f"has the tag {_short(tail)}, which is not 1 to 128 of A–Z a–z 0–9 _ . -"
+        return f"has the tag {quoted(tail)}, which is not 1 to 128 of A–Z a–z 0–9 _ . -"
     name = head if tagged else rest
     first, slash, path = name.partition("/")
     if slash and _is_host(first):
         if not _DOMAIN.fullmatch(first) or not _port_fits(first):
-            return f"names the registry {_short(first)}, which is no host[:port]"
+            return f"names the registry {quoted(first)}, which is no host[:port]"
         name = path
     if _ID.fullmatch(name):
         return "is an image id, not a name"
     if len(name) > _LONGEST_PATH:
         return f"is longer than {_LONGEST_PATH} characters"
     if not _PATH.fullmatch(name):
-        return "has capital letters" if _PATH.fullmatch(name.lower()) else f"has the path {_short(name)}, which registries don't take"
+        return "has capital letters" if _PATH.fullmatch(name.lower()) else f"has the path {quoted(name)}, which registries don't take"
     return None
 
 
 def shown_name(text: str) -> str:
     """What was given as an image name, as messages quote it: shortened, and without what may be a password before its registry."""
     _, at, after = text.rpartition("@")
-    return _short(f"{MASK}@{after}" if at and "/" in after else text)
+    return quoted(f"{MASK}@{after}" if at and "/" in after else text)
 
 
 def context_name(id: str, sources: str) -> ImageReference:
@@ -194,7 +195,3 @@ def _is_host(first: str) -> bool:
 def _port_fits(domain: str) -> bool:
     _, colon, port = domain.rpartition(":")
     return not colon or domain.endswith("]") or 0 < int(port) <= 65535
-
-
-def _short(text: str) -> str:
-    return ascii(text) if len(text) <= 80 else f"{text[:77]!a}…"

@@ -20,6 +20,7 @@ from agent_env.images.engine_api import EngineAnswerError, EngineApi
 from agent_env.images.held import EngineHost, HeldImage, inspect, labelled
 from agent_env.images.ledger import Build, Ledger
 from agent_env.images.locks import turn_if_free
+from agent_env.wording import counted
 
 _KEEP_PARENTS = {"noprune": "1"}
 """The engine would also remove untagged parents, which may be somebody else's build cache."""
@@ -222,9 +223,9 @@ class Space:
 
     def _why_not(self, row: OwnImage, *, grace: bool) -> str | None:
         if row.containers:
-            return f"{row.containers} container{'s' if row.containers != 1 else ''} made from it exist"
+            return f"{counted(row.containers, 'container')} made from it exist"
         if row.children:
-            return f"{row.children} image{'s' if row.children != 1 else ''} made from it exist"
+            return f"{counted(row.children, 'image')} made from it exist"
         if row.foreign_names:
             return f"somebody else named it {row.foreign_names[0]}"
         if grace and self._clock.now().timestamp() - row.last_used < self._limits.gc_grace_seconds:

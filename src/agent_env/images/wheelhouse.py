@@ -54,17 +54,6 @@ class Wheels:
         """What `pip install --no-index --find-links FOLDER -r requirements.txt` reads."""
         return (self.folder / REQUIREMENTS).read_text()
 
-    def copy_into(self, folder: Path) -> None:
-        """Puts all of it into a folder of a build context.
-
-        Raises:
-            StorageError: It can't be written.
-        """
-        try:
-            shutil.copytree(self.folder, folder, dirs_exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"wheels can't be copied: {error}", concerns=str(folder)) from error
-
 
 class Wheelhouse:
     """The wheels of one installation.

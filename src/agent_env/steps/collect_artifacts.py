@@ -20,6 +20,7 @@ from agent_env.steps.collecting import NOT_THERE, Listing, choose, listed, named
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import OptionalName, Texts
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target, settle_target
+from agent_env.wording import counted
 
 SHOWN_FILES = 100
 SHOWN_FAILURES = 5
@@ -61,7 +62,7 @@ class Collected(StepResult):
 
     def summary(self) -> str:
         """How many files, the artifact that they went into, and what was not there."""
-        text = f"{len(self.urls)} file{'s' if len(self.urls) != 1 else ''}"
+        text = counted(len(self.urls), "file")
         if self.universe is not None:
             text += f" in {self.universe['id']} v{self.universe['version']}"
         if self.skipped:

@@ -19,6 +19,7 @@ from agent_env.steps.fields import SECRET_URLS, OptionalName, Whole
 from agent_env.steps.landing import landed
 from agent_env.steps.seeding import LOADED, SEED_TYPES, load_artifact_into, names_in, server_names
 from agent_env.steps.targets import AgentTarget, EnvironmentTarget, SandboxTarget, Target, choose_target, settle_target
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument
@@ -60,7 +61,7 @@ class Loaded(StepResult):
 
     def summary(self) -> str:
         """How many files."""
-        return self.remark or f"{self.count} file{'s' if self.count != 1 else ''}"
+        return self.remark or counted(self.count, "file")
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from agent_env_sdk.wire.encoding import json_bytes
 from agent_env_sdk.wire.parts import Part, TextPart
 from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
 
-from agent_env.agents.contract import LiveAgent, Outgoing, Turn
+from agent_env.agents.contract import LiveAgent, Outgoing
 from agent_env.agents.endings import AGENT, INFRASTRUCTURE, failure_of, message_of, whose
 from agent_env.broker.contract import Refusal
 from agent_env.documents.records import PromptResponse
@@ -380,8 +380,3 @@ def _sum(usages: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 total[name] = total.get(name, 0) + value
     return total
-
-
-def answer_of(turn: Turn) -> Sequence[Mapping[str, Json]]:
-    """The parts of an answer that somebody else can be told: no reports of use or failure."""
-    return [part for part in turn.parts if part.get("kind") != "data"]

@@ -15,6 +15,7 @@ from agent_env.documents.reading import at
 from agent_env.documents.spelling import near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.steps.contract import Step, UnreadableError
+from agent_env.wording import json_kind, shown
 
 S = TypeVar("S", bound=Step)
 
@@ -187,12 +188,12 @@ def _words(entry: Mapping[str, Any], name: str) -> tuple[str, str | None]:
     if kind == "missing":
         return f"{name} is missing", None
     if kind in _PLAIN:
-        return f"{label}{_PLAIN[kind]}, not {_kind(entry.get('input'))}", None
+        return f"{label}{_PLAIN[kind]}, not {json_kind(entry.get('input'))}", None
     if kind in {"literal_error", "enum"}:
         choices = sorted(re.findall(r"'([^']*)'", str(context.get("expected", ""))))
         given = entry.get("input")
         meant = near(given, choices) if isinstance(given, str) else None
-        return f"{label}must be one of {choices}, got {_shown(given)}", f"did you mean {meant!r}?" if meant else None
+        return f"{label}must be one of {choices}, got {shown(given)}", f"did you mean {meant!r}?" if meant else None
     if kind in {"too_short", "string_too_short"}:
         return f"{label}must not be empty", None
     message = str(entry["msg"]).removeprefix("Value error, ")
@@ -200,13 +201,3 @@ def _words(entry: Mapping[str, Any], name: str) -> tuple[str, str | None]:
     if kind.startswith(("greater_than", "less_than")):
         message = message.replace("input should be ", "must be ")
     return (message if message.startswith(name) else f"{label}{message}"), None
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", int: "a number", float: "a number", type(None): "null"}
-    return names.get(type(value), type(value).__name__)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

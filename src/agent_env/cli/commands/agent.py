@@ -16,7 +16,7 @@ from agent_env.cli.completing import AGENTS, ENVS, MODELS, PROVIDERS, STORED_AGE
 from agent_env.cli.frame import FilePath, FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, opened_stores, run_async
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
+from agent_env.cli.stored import list_newest, one_id, page_options, print_document, show_deployed, take_down_or_remove
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -103,9 +103,7 @@ def _written_folder(root: Path, given: dict[str, Any]) -> None:
 def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored agent's document."""
     del as_json
-    with opened_stores() as memory:
-        document = memory.documents.named(COLLECTION, id, version)
-    write_json({**document.body, "id": document.id, "type": document.type, "version": document.version})
+    print_document(COLLECTION, id, version)
 
 
 @agent.command("list")

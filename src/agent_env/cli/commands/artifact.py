@@ -14,6 +14,7 @@ from agent_env.cli.output import json_option, line, table, write_json
 from agent_env.cli.session import artifacts_of, opened_stores
 from agent_env.cli.stored import list_newest, page_options, remove
 from agent_env.errors import NotFoundError, ProblemsError, UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.artifacts import ArtifactDocument, Artifacts
@@ -72,7 +73,7 @@ def get(id: str, version: int | None, output: Path | None, as_json: bool) -> Non
     line(f"{found.id} v{found.version} ({found.type})")
     table(("FILE", "SIZE", "SHA256"), [(file["path"], file["size"], (file["sha256"] or "")[:16]) for file in facts["files"]], right=(1,))
     if output is not None:
-        line(f"{len(files)} file{'s' if len(files) != 1 else ''} written to {output}")
+        line(f"{counted(len(files), 'file')} written to {output}")
 
 
 @artifact.command("list")

@@ -14,6 +14,7 @@ from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import asked_configuration, configuration, opened_stores, stores_of
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.bundles.planned import BundlePlan
@@ -64,8 +65,7 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
         return
     for warning in warnings:
         note(f"warning: {warning}")
-    tasks, entries = len(plan.tasks), len(plan.bundle.entries)
-    counts = f"{tasks} task{'' if tasks == 1 else 's'}, {entries} {'entry' if entries == 1 else 'entries'}"
+    counts = f"{counted(len(plan.tasks), 'task')}, {counted(len(plan.bundle.entries), 'entry')}"
     line(f"{plan.bundle.name}: {counts}, no problems")
 
 

@@ -12,6 +12,7 @@ from agent_env.cli.frame import Command
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_place, run_async
 from agent_env.errors import UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.cli.copying import Copied
@@ -58,6 +59,6 @@ def cp(source: str, destination: str, as_json: bool) -> None:
     if as_json:
         write_json({"files": copied.files, "bytes": copied.bytes, "skipped": list(copied.skipped)})
         return
-    line(f"{copied.files} file{'s' if copied.files != 1 else ''}, {copied.bytes} byte{'s' if copied.bytes != 1 else ''}")
+    line(f"{counted(copied.files, 'file')}, {counted(copied.bytes, 'byte')}")
     for name in copied.skipped:
         note(f"skipped: {name}")

@@ -14,7 +14,7 @@ from agent_env.cli.environments import deployed_of, written_environment, written
 from agent_env.cli.frame import FiniteRange, Group
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, opened_stores, run_async
-from agent_env.cli.stored import list_newest, one_id, page_options, show_deployed, take_down_or_remove
+from agent_env.cli.stored import list_newest, one_id, page_options, print_document, show_deployed, take_down_or_remove
 
 if TYPE_CHECKING:
     from agent_env.engine import Engine, RunOutcome
@@ -54,9 +54,7 @@ def put(what: str, id: str | None, dry_run: bool, as_json: bool) -> None:
 def get(id: str, version: int | None, as_json: bool) -> None:
     """Print a stored environment's document."""
     del as_json
-    with opened_stores() as memory:
-        document = memory.documents.named(COLLECTION, id, version)
-    write_json({"id": document.id, "type": document.type, "version": document.version, **document.body})
+    print_document(COLLECTION, id, version)
 
 
 @env.command("list")

@@ -10,6 +10,7 @@ from agent_env.cli.frame import Command
 from agent_env.cli.output import json_option, line, note, write_json
 from agent_env.cli.session import opened_engine, run_async
 from agent_env.errors import UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.engine import GcReport
@@ -52,7 +53,7 @@ def _show(report: GcReport) -> None:
     for name in report.sandboxes.left:
         line(f"sandbox {name}: left")
     if report.folders:
-        line(f"scratch folders of {len(report.folders)} ended run{'s' if len(report.folders) != 1 else ''}: {done}")
+        line(f"scratch folders of {counted(len(report.folders), 'ended run')}: {done}")
     if report.objects:
         line(f"{report.objects} stored objects, {report.objects_bytes} bytes: {done}")
     _show_images(report, done)

@@ -14,6 +14,7 @@ from agent_env.cli.models import model_options
 from agent_env.cli.output import json_option, note, table, write_json
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import NotFoundError, ProblemsError, UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.cli.batch import Presentation
@@ -108,7 +109,7 @@ def _list(*, as_json: bool) -> int:
         (
             b["name"],
             b["package"],
-            ", ".join(f"{count} {kind}{'s' if count != 1 else ''}" for kind, count in b["contents"].items()),
+            ", ".join(counted(count, kind) for kind, count in b["contents"].items()),
             first_sentence(b["description"]),
         )
         for b in found

@@ -61,10 +61,6 @@ class LocalSandbox(ConfinedSandbox):
         """A container of its own was recorded by the marker file."""
         return (self.work_dir / CONTAINER_MARKER).is_file()
 
-    def scoped_name(self, name: str) -> str:
-        """A name that belongs to this sandbox alone."""
-        return f"{name}-{self._facts.sandbox_id}"
-
     async def container(self, container_id: str) -> Place:
         """A container that stands beside its machine, by id.
 

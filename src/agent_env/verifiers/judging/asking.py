@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -213,17 +212,3 @@ def pictures_of(message: Message) -> Iterator[tuple[str, str]]:
         if part.get("type") == "image_url":
             head, _, data = str(part["image_url"]["url"]).partition(",")
             yield head.removeprefix("data:").removesuffix(";base64"), data
-
-
-def last_object(text: str) -> dict[str, Json] | None:
-    """The last JSON object in a text that may say more."""
-    decoder, found, position = json.JSONDecoder(), None, text.find("{")
-    while position != -1:
-        try:
-            value, after = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            after = position + 1
-        else:
-            found = value if isinstance(value, dict) else found
-        position = text.find("{", after)
-    return found

@@ -138,11 +138,6 @@ def _goes_on(line: str) -> bool:
     return line.endswith("\n") and bool(said) and said[-1] not in ".!?" and len(said) <= _BROKEN_CHARACTERS
 
 
-def speaks_to_the_grader(text: str) -> bool:
-    """Whether it does; letters that only look alike, and invisible ones, don't hide it."""
-    return bool(_speaking([text]))
-
-
 def plain_letters(text: str) -> str:
     """The text as it would be read aloud, on one line: without invisible characters and accents, in letters that people type."""
     if text.isascii():

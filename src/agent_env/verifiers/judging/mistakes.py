@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent_env.verifiers.judging.asking import GROUND_RULES, Cost, Judge, answered, last_object
+from agent_env.documents.reading import last_object
+from agent_env.verifiers.judging.asking import GROUND_RULES, Cost, Judge, answered
 from agent_env.verifiers.judging.citing import citations, places_of, strangers
 from agent_env.verifiers.judging.rubric import RubricCriterion
 from agent_env.verifiers.judging.screenshots import Screenshot
