@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 from pathlib import Path
 
@@ -36,3 +38,20 @@ def test_a_full_output_is_said_to_be_full(cli: Cli, command: str) -> None:
 def test_errors_that_can_not_be_written_change_nothing(cli: Cli, command: str, expected: int) -> None:
     code, text = said(cli, command, full="stderr")
     assert (code, "Traceback" in text) == (expected, False), text
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="agentenv-capability-missing: pipe_sizes")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_does_not_wait_is_waited_for(cli: Cli, unbuffered: str) -> None:
+    environ = {**cli.environ(), "PYTHONUNBUFFERED": unbuffered}
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    with (
+        subprocess.Popen([AGENT_ENV, "config", "explain"], cwd=cli.cwd, env=environ, stdout=writer) as process,
+        os.fdopen(reader, "rb") as out,
+    ):
+        os.close(writer)
+        text = out.read()
+    assert (process.returncode, len(text) > 8192) == (0, True)
+    assert text.decode() == cli("config", "explain").out

@@ -248,23 +248,27 @@ def test_shell_reads_commands_from_a_pipe(cli: Cli, kept: str) -> None:
     assert (answer.code, answer.out) == (5, "one\n")
 
 
-def test_shell_has_a_real_terminal_with_the_size_of_ours(cli: Cli, kept: str) -> None:
+def test_shell_has_a_real_terminal_with_the_size_of_ours_and_loses_nothing(cli: Cli, kept: str) -> None:
     leader, follower = pty.openpty()
     subprocess.run(["stty", "rows", "33", "cols", "77"], stdin=follower, check=True)
     process = subprocess.Popen([AGENT_ENV, "shell", kept], stdin=follower, stdout=follower, stderr=follower, env=cli.environ(), cwd=cli.cwd)
-    os.close(follower)
-    os.write(leader, b"stty size; tty; exit 3\n")
-    seen, until = b"", time.monotonic() + PATIENCE
+    os.write(leader, b"stty size; tty; yes 0123456789 | head -n 30000; exit 3\n")
+    seen, blocking, until = b"", set(), time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < until:
+        blocking.add(os.get_blocking(follower))
         if select.select([leader], [], [], 0.1)[0]:
-            try:
-                seen += os.read(leader, 65536)
-            except OSError:
-                break
+            seen += os.read(leader, 65536)
     process.kill()
-    assert process.wait(timeout=PATIENCE) == 3, seen
+    assert process.wait(timeout=PATIENCE) == 3, seen[-1000:]
+    while select.select([leader], [], [], 0)[0]:
+        seen += os.read(leader, 65536)
+    os.close(leader)
+    os.close(follower)
     assert b"33 77" in seen
     assert b"/dev/pts/" in seen
+    assert seen.count(b"0123456789\r\n") == 30000
+    assert b"roken pipe" not in seen
+    assert blocking == {True}, "whoever shares the terminal is given EAGAIN"
 
 
 def test_everything_is_removed_afterwards(cli: Cli, kept: str) -> None:

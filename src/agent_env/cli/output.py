@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TextIO, TypeVar
 
 import click
 
@@ -77,15 +78,7 @@ def write_json(value: Any) -> None:
 
 def write_bytes(data: bytes, *, to_stderr: bool = False) -> None:
     """Passes a program's own bytes on, untouched."""
-    stream = sys.stderr if to_stderr else sys.stdout
-    try:
-        stream.flush()
-        stream.buffer.write(data)
-        stream.buffer.flush()
-    except BrokenPipeError:
-        _silence(stream)
-    except OSError as error:
-        _refused(stream, error)
+    _pass_on(sys.stderr if to_stderr else sys.stdout, data)
 
 
 def reader_left() -> bool:
@@ -188,14 +181,37 @@ def _cell(value: object) -> str:
     return "-" if value is None or value == "" else clean(str(value)).replace("\n", " ").replace("\t", " ")
 
 
-def _write(stream: IO[str], text: str) -> None:
+def _write(stream: TextIO, text: str) -> None:
+    _pass_on(stream, text.encode(stream.encoding, stream.errors or "strict"))
+
+
+def _pass_on(stream: TextIO, data: bytes) -> None:
+    """Writes every byte, also where whoever shares the stream made it one that does not wait: Node does that to pipes."""
+    rest = memoryview(data)
     try:
-        stream.write(text)
         stream.flush()
+        while rest:
+            try:
+                taken = stream.buffer.write(rest) or 0  # what has no buffer of its own takes a part, or nothing
+            except BlockingIOError as full:
+                taken = full.characters_written
+            rest = rest[taken:]
+            if rest:
+                select.select([], [stream], [])
+        while not _flushed(stream):
+            select.select([], [stream], [])
     except BrokenPipeError:
         _silence(stream)
     except OSError as error:
         _refused(stream, error)
+
+
+def _flushed(stream: TextIO) -> bool:
+    try:
+        stream.buffer.flush()
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _refused(stream: IO[str], error: OSError) -> None:

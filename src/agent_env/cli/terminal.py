@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import stat
@@ -29,12 +30,14 @@ NO_TERMINAL = 97
 # Runs inside the place with its own Python (3.6 or newer) and gives the shell a terminal. A place's standard input is a plain stream, so
 # window sizes travel in it: `d` + length + bytes are typed text, `w` + rows + columns a new size.
 RELAY = r"""
-import fcntl, os, pty, select, struct, sys, termios
+import fcntl, os, pty, select, signal, struct, sys, termios
 try:
     pid, fd = pty.fork()
 except OSError:
     sys.exit(97)
 if pid == 0:
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python; no shell can take that back
+        signal.signal(ignored, signal.SIG_DFL)
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as error:
@@ -166,15 +169,31 @@ async def standard_input() -> AsyncGenerator[bytes, None]:
         while data := os.read(descriptor, CHUNK):  # files never block; /dev/null has ended already
             yield data
         return
-    reader = asyncio.StreamReader()
-    # The transport closes what it is given: a copy of the descriptor keeps ours.
-    source = os.fdopen(os.dup(descriptor), "rb", buffering=0)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+    # Looked at before each read, and left to wait: what says that it does not wait would say so to all who share it, the output too, where
+    # both are one terminal, and to whoever reads on after this process.
+    while True:
+        await _readable(descriptor)
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:  # somebody else has read it
+            continue
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return  # the terminal is gone
+        if not data:
+            return
+        yield data
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
     try:
-        while data := await reader.read(CHUNK):
-            yield data
+        await ready.wait()
     finally:
-        transport.close()
+        loop.remove_reader(descriptor)
 
 
 async def _frames() -> AsyncGenerator[bytes, None]:
