@@ -8,6 +8,7 @@ import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -335,8 +336,12 @@ def test_tp12_the_state_falls_back_with_a_message_when_home_can_not_be_written(t
         state_root({"HOME": str(home), "TMPDIR": str(tmp_path)})
 
 
-def test_tp12_a_home_that_this_user_cannot_look_into_is_one_that_can_not_be_written(tmp_path: Path) -> None:
+def test_tp12_a_home_that_this_user_cannot_look_into_is_one_that_can_not_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "closed").mkdir(mode=0)
+    # Whoever runs the tests may have a home that can be looked into: the user database would name it.
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path / "closed/home")))
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         Path(folder).chmod(0o777)
         environ = {"HOME": str(tmp_path / "closed/home"), "TMPDIR": folder}
