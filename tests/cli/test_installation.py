@@ -24,6 +24,9 @@ def test_config_explain_tells_the_winner_and_what_it_hides(cli: Cli) -> None:
     assert told["value"] == 7
     assert told["source"] == "AGENT_ENV_LIMIT_EXEC_SECONDS"
     assert told["shadowed"][0].endswith("config.toml")
+    below = cli("config", "explain", "limits", "--json").json["keys"]
+    assert all(each["key"].startswith("limits.") and each["about"] for each in below)
+    assert "limits.exec_seconds" in {each["key"] for each in below}
     unknown = cli("config", "explain", "model.defalt")
     assert unknown.code == 2
     assert "model.default" in unknown.err

@@ -308,9 +308,16 @@ def test_what_asks_for_the_built_in_store_asks_for_nothing_that_is_not_done(plac
 
 
 def test_variables_that_nothing_reads_are_warned_about_with_what_was_meant(place: Place) -> None:
-    config = place.load(AGENT_ENV_SANBOX="rootfs", AGENT_ENV_EXPLORER_PORT="9", AGENT_ENV_OF_SOMEBODY_ELSE="x", AGENT_ENV_RUNNER="local")
+    config = place.load(
+        AGENT_ENV_SANBOX="rootfs",
+        AGENT_ENV_EXPLORER_PORT="9",
+        AGENT_ENV_OF_SOMEBODY_ELSE="x",
+        AGENT_ENV_RUNNER="local",
+        AGENT_ENV_LIMITS_EXEC_SECONDS="5",
+    )
     assert [str(warning) for warning in config.warnings] == [
         "variable AGENT_ENV_EXPLORER_PORT: explorer.port is accepted, and read by nothing in this version of agent-env",
+        "variable AGENT_ENV_LIMITS_EXEC_SECONDS: is read by nothing (did you mean AGENT_ENV_LIMIT_EXEC_SECONDS?)",
         "variable AGENT_ENV_SANBOX: is read by nothing (did you mean AGENT_ENV_SANDBOX?)",
     ]
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from agent_env.errors import ProblemsError
 from agent_env.steps import AgentTarget, EnvironmentTarget, SandboxTarget, parse_step, read_step
+from agent_env.steps.deploy_sandbox import DeploySandbox
+from agent_env.steps.reading import read_fields
 from agent_env.steps.registry import BUILT
 
 WRITTEN: list[dict[str, Any]] = [
@@ -346,3 +348,22 @@ def test_no_json_makes_reading_or_checking_raise_anything_but_problems(type: str
     else:
         told = [step.to_dict()["type"], *map(str, step.problems(NOTHING_KNOWN))]
     assert told
+
+
+@pytest.mark.parametrize(
+    ("mode", "fields", "idle"),
+    [
+        ("vm", {"port": 80, "env_vars": {"A": "b"}, "exposed_ports": [80], "boot_mode": "x"}, ["port", "env_vars"]),
+        ("container", {"image": "i", "port": 80, "env_vars": {"A": "b"}, "exposed_ports": [80]}, ["exposed_ports"]),
+        ("vm", {"port": None, "env_vars": {}, "exposed_ports": None}, []),
+    ],
+)
+def test_what_a_sandbox_does_not_read_in_its_mode_is_told_and_refused_where_all_is(
+    mode: str, fields: dict[str, object], idle: list[str]
+) -> None:
+    data = {"id": "b", "type": "deploy_sandbox", "sandbox_name": "b", "sandbox_mode": mode, **fields}
+    _, warnings = read_fields(DeploySandbox, data, source="t.json", path="$[0]")
+    assert [str(warning) for warning in warnings] == [f"t.json: $[0].{name}: {name} does nothing in the mode {mode!r}" for name in idle]
+    if idle:
+        with pytest.raises(ProblemsError):
+            read_fields(DeploySandbox, data, source="t.json", strict=True)

@@ -25,6 +25,7 @@ from agent_env.errors import Problem
 LIMIT_PREFIX = "limits."
 VARIABLE, SECRET = "env:", "secret:"
 LIMIT_VARIABLE = "AGENT_ENV_LIMIT_"
+LIMITS_LISTED = "agent-env config explain limits lists them"
 
 
 class Key(NamedTuple):
@@ -245,7 +246,9 @@ def _unknown(key: str, source: str, path: str) -> Problem:
     meant = near(name, sorted(known | ({"limits"} if not parent else set())))
     if meant is not None:
         return Problem(f"unknown key {name!r}", source, path, f"did you mean {meant!r}?")
-    if parent in {"limits", "model"}:
+    if parent == "limits":
+        return Problem(f"unknown key {name!r}", source, path, LIMITS_LISTED)
+    if parent == "model":
         return Problem(f"unknown key {name!r}", source, path, f"known: {', '.join(sorted(known))}")
     elsewhere = next((table for table in TABLES if name == table), None)
     if parent and elsewhere:

@@ -12,6 +12,7 @@ from agent_env.config.keys import (
     KEYS,
     LIMIT_PREFIX,
     LIMIT_VARIABLE,
+    LIMITS_LISTED,
     TABLES,
     flatten,
     is_unread,
@@ -174,7 +175,7 @@ def _variables(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, tuple[s
             limit = limit_key(key)
             if limit is None:
                 meant = near(key[len(LIMIT_PREFIX) :], Limits.names())
-                hint = f"did you mean {LIMIT_VARIABLE}{meant.upper()}?" if meant else f"limits: {', '.join(Limits.names())}"
+                hint = f"did you mean {LIMIT_VARIABLE}{meant.upper()}?" if meant else LIMITS_LISTED
                 problems.append(Problem("names no limit", f"variable {name}", hint=hint))
             else:
                 value, found = variable_value(key, limit, text, cwd, variable=name)
@@ -187,7 +188,8 @@ def _variables(environ: Mapping[str, str], cwd: Path) -> tuple[dict[str, tuple[s
 def _idle_variables(given: Mapping[str, tuple[str, Any]], environ: Mapping[str, str]) -> list[Problem]:
     """Variables that nothing reads: of keys that nothing reads, and those that are nearly spelt as one of ours."""
     found = [unread_problem(key, f"variable {name}", None) for key, (name, value) in given.items() if is_unread(key, value)]
-    known = {*OTHER_VARIABLES, *(rule.variable for rule in KEYS.values() if rule.variable)}
+    limits = (LIMIT_VARIABLE + name.upper() for name in Limits.names())
+    known = {*OTHER_VARIABLES, *limits, *(rule.variable for rule in KEYS.values() if rule.variable)}
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known and not name.startswith(LIMIT_VARIABLE):
             meant = near(name, sorted(variable for variable in known if variable.startswith(PREFIX)))

@@ -265,6 +265,10 @@ class Step(BaseModel):
         del plan
         return iter(())
 
+    def passed_over(self) -> Iterator[Problem]:
+        """What is written in it and does nothing, as warnings; `Problem.path` is relative to the step."""
+        return iter(())
+
     def idle_fields(self) -> frozenset[str]:
         """Fields that mean nothing to this step as it is written, so that nobody looks for what they name."""
         return frozenset()

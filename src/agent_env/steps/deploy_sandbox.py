@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from agent_env.defaults import Limits
 
 Port = Annotated[Whole, Field(ge=1, le=65535)]
+_OF_THE_OTHER_MODE = {"vm": ("port", "env_vars"), "container": ("exposed_ports", "boot_mode")}
+"""Mode → fields that it does not read (reference)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,12 @@ class DeploySandbox(Step, type="deploy_sandbox"):
         for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name):
             message = f"Sandbox {self.sandbox_name!r} is already deployed by step {other.id!r}"
             yield Problem(message, path=".sandbox_name", hint="give one of them another name")
+
+    def passed_over(self) -> Iterator[Problem]:
+        """Of each mode, the fields that only the other has."""
+        for name in _OF_THE_OTHER_MODE[self.sandbox_mode]:
+            if getattr(self, name):
+                yield Problem(f"{name} does nothing in the mode {self.sandbox_mode!r}", path=f".{name}")
 
     def idle_fields(self) -> frozenset[str]:
         """A machine takes no variables, and its provider has names of its own for what it boots from."""

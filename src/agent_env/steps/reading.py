@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -89,8 +89,7 @@ def _key_problems(
     if free:
         warnings = []
     if not isinstance(step, type):
-        if (over := _passed_over(step)) is not None:
-            (problems if strict else warnings).append(replace(over, file=source, path=f"{path}{over.path or ''}"))
+        (problems if strict else warnings).extend(_passed_over(step, source, path))
         for inner, below, where in _members(step, data, path):
             more_problems, more_warnings = _key_problems(inner, below, source, where, strict=strict, lacking=lacking)
             problems += more_problems
@@ -98,12 +97,12 @@ def _key_problems(
     return problems, warnings
 
 
-def _passed_over(step: BaseModel) -> Problem | None:
-    """What an object says of itself that makes nothing come of it, where its class knows of such a thing."""
-    said = getattr(type(step), "passed_over", None)
-    with suppress(UnreadableError):
-        return said(step) if said is not None else None
-    return None  # what it would say that by is wrong itself, and told
+def _passed_over(step: BaseModel, source: str | None, path: str) -> Iterator[Problem]:
+    """What an object holds of which nothing comes, where its class knows of such a thing."""
+    said: Callable[[BaseModel], Iterator[Problem]] | None = getattr(type(step), "passed_over", None)
+    with suppress(UnreadableError):  # what it would say that by is wrong itself, and told
+        for problem in said(step) if said is not None else ():
+            yield replace(problem, file=source, path=f"{path}{problem.path or ''}")
 
 
 def _members(step: BaseModel, data: Mapping[str, Any], path: str) -> Iterator[tuple[BaseModel, Mapping[str, Any], str]]:

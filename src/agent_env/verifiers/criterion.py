@@ -43,9 +43,9 @@ class CriterionFields(BaseModel):
         """What is wrong with it, by paths relative to it."""
         return iter(())
 
-    def passed_over(self) -> Problem | None:
+    def passed_over(self) -> Iterator[Problem]:
         """Why nothing comes of it here, where that is so; the path is relative to it."""
-        return None
+        return iter(())
 
     def as_written(self) -> dict[str, Json]:
         """The criterion as its author wrote it."""
@@ -126,11 +126,10 @@ class OtherCriterion(CriterionFields):
         if meant is not None:
             yield Problem(f"unknown criterion type {self.type!r}", path=".type", hint=f"did you mean {meant!r}?")
 
-    def passed_over(self) -> Problem | None:
+    def passed_over(self) -> Iterator[Problem]:
         """Nothing scores it; one that is misspelt is told as such."""
-        if near(self.type, KINDS) is not None:
-            return None
-        return Problem(f"criteria of type {self.type!r} are kept and not scored", path=".type", hint=f"scored: {', '.join(KINDS)}")
+        if near(self.type, KINDS) is None:
+            yield Problem(f"criteria of type {self.type!r} are kept and not scored", path=".type", hint=f"scored: {', '.join(KINDS)}")
 
 
 KINDS = ("probe_file_exists", "probe_dir_exists", "probe_file_contains", "bash_cmd_succeeds")

@@ -73,20 +73,22 @@ def show(as_json: bool) -> None:
 @click.argument("key", required=False, shell_complete=KEYS)
 @json_option
 def explain(key: str | None, as_json: bool) -> None:
-    """Say what KEY is (such as model.default or limits.exec_seconds), and which sources gave it; without KEY, list every key."""
+    """Say what KEY is (such as model.default or limits.exec_seconds), and which sources gave it; of a table (limits), or without KEY, list
+    the keys.
+    """
     from agent_env.config.keys import rule_of
     from agent_env.config.said import every_key, said_of
 
-    if key is None:
-        every = [(name, said_of(name)) for name in every_key()]
+    every = [(name, said_of(name)) for name in every_key() if key is None or name.startswith(f"{key}.")]
+    if every:
         if as_json:
             write_json({"keys": [{"key": name, "about": said} for name, said in every]})
         else:
             table(("KEY", "WHAT IT IS"), every)
         return
-    found, rule = _config().explain(key), rule_of(key)
+    found, rule = _config().explain(str(key)), rule_of(str(key))
     facts = {"key": found.key, "value": found.value, "source": found.source, "shadowed": list(found.shadowed)}
-    about = {"about": said_of(key), "variable": rule.variable if rule is not None else None}
+    about = {"about": said_of(found.key), "variable": rule.variable if rule is not None else None}
     if as_json:
         write_json({**facts, **about})
         return
