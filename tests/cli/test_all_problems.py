@@ -79,6 +79,42 @@ def test_a_misspelt_type_and_a_broken_field_hide_nothing_else(cli: Cli, way: str
     assert "uses the sandbox 'box'" not in answer.err, "the misspelt step was meant to provide it"
 
 
+def test_a_misspelt_key_is_read_as_it_is_meant_and_the_stored_form_has_paths_of_its_own(cli: Cli) -> None:
+    box = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm"}
+    criteria = [{"type": "bash_cmd_succeeds", "criterion": "it works", "bash_cmd": "true"}]
+    checks = [
+        {"id": "a", "type": "verify_sandbox", "sandbox_nme": "box", "criteria": criteria},
+        {"id": "b", "type": "verify_sandbox", "sandbox_nme": "bix", "criteria": criteria, "depends_on": ["nobody"]},
+        {"id": "c", "type": "verify_sandbox", "sandbox_name": "box", "criteria": criteria, "shell_timout_seconds": "soon"},
+    ]
+    told = {
+        "[1].sandbox_nme": "unknown key 'sandbox_nme'",
+        "[2].depends_on[0]": "depends_on names 'nobody', which is no step of this task",
+        "[2].sandbox_nme": "unknown key 'sandbox_nme'",
+        "[2].sandbox_name": "uses the sandbox 'bix', which no earlier step provides",
+        "[3].shell_timout_seconds": "unknown key 'shell_timout_seconds'",
+    }
+    steps = [box, *checks]
+    for name, written, start in (("list.json", steps, "$"), ("stored.json", {"id": "t", "type": "task", "steps": steps}, "$.steps")):
+        problems = cli("run", cli.write(name, written), "--dry-run", "--json").json["error"]["problems"]
+        assert {f"{start}{path}" for path in told} == {problem["path"] for problem in problems}
+        for path, message in told.items():
+            assert any(problem["path"] == f"{start}{path}" and message in problem["message"] for problem in problems)
+        assert any("shell_timeout_seconds is a number" in problem["message"] for problem in problems)
+
+
+def test_a_task_with_a_key_twice_is_refused_with_all_else_that_is_wrong(cli: Cli) -> None:
+    twice = cli.write("twice.json", '[{"id": "a", "id": "a", "type": "deploy_sandbox", "sandbox_name": "b", "sandbox_mode": "boat"}]')
+    nowhere = {"AGENT_ENV_STATE_ROOT": "relative", "AGENT_ENV_CONFIG": "nowhere.toml"}
+    for command in (["task", "create", twice, "--id", "a\tb"], ["run", twice], ["run", twice, "--dry-run"]):
+        answer = cli(*command, env=nowhere)
+        assert answer.code == 2
+        for said in ("the key 'id' appears twice", "$[0].sandbox_mode", "is an absolute path, not 'relative'", "names 'nowhere.toml'"):
+            assert said in answer.err, (command, said)
+        assert ("task id" in answer.err) == (command[0] == "task")
+    assert not (cli.home / "state").exists()
+
+
 def test_names_of_a_misspelt_step_mean_what_they_would_mean(cli: Cli) -> None:
     folder = cli.cwd / "bundle"
     (folder / "tasks").mkdir(parents=True)

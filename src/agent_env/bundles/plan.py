@@ -339,7 +339,7 @@ class Planner:
         """A task of the stores that an eval names."""
         found: list[Problem] = []
         try:
-            task = parse_task(dict(body), source=reference.id, task_id=reference.id, problems=found)
+            task = parse_task(body.get("steps"), source=reference.id, task_id=reference.id, problems=found)
         except ProblemsError as error:
             self.problems += error.problems
             return

@@ -84,15 +84,36 @@ def asked_configuration(found: Diagnostics) -> Config:
     Raises:
         UserError: Nothing can be made of it.
     """
+    from agent_env.config import NOWHERE
+
     config = found.of(configuration)
     if config is None:
         found.tell()
     assert config is not None
+    if config.state_root == NOWHERE:
+        config = _with_empty_stores(config)
+        if config is None:
+            found.tell()
+        assert config is not None
     if "task_steps" in config.unsound:
         from agent_env.steps.registry import configure_unknown
 
         configure_unknown()
     return config
+
+
+def _with_empty_stores(config: Config) -> Config | None:
+    """The same with stores that are empty and gone when the command ends; None where there is no place for them either."""
+    from tempfile import TemporaryDirectory
+
+    from agent_env.config.loading import DATABASE_FILE
+
+    try:
+        made = TemporaryDirectory(prefix="agent-env-")
+    except FileNotFoundError:
+        return None
+    folder = Path(click.get_current_context().with_resource(made))
+    return replace(config, state_root=folder, database_url=f"sqlite:///{folder / DATABASE_FILE}")
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def planned(
 
     document = stored_task(documents, id, version)
     return plan_document(
-        document.body,
+        document.body.get("steps"),  # as it was written, and as `task get` prints it
         source=f"{id} v{document.version}",
         task_id=id,
         version=document.version,

@@ -8,13 +8,14 @@ reported at once. Values may be references (`env:NAME?default`, `secret:KEY?defa
 from agent_env.config.checks import is_reference
 from agent_env.config.keys import KEYS
 from agent_env.config.loading import CONFIG_VARIABLE, TREE_FILE, digest_of, find_tree_file, load_config, user_trust
-from agent_env.config.state import STATE_VARIABLE, state_root
+from agent_env.config.state import NOWHERE, STATE_VARIABLE, state_root
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, Explained, ModelConfig, RunConfig, SandboxConfig, Source
 
 __all__ = [
     "CONFIG_VARIABLE",
     "DEFAULT_AGENT_ID",
     "KEYS",
+    "NOWHERE",
     "STATE_VARIABLE",
     "TREE_FILE",
     "Config",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +21,8 @@ from agent_env.config.keys import (
     unread_problem,
     variable_value,
 )
-from agent_env.config.state import STATE_VARIABLE, state_root
-from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, ModelConfig, RunConfig, SandboxConfig, Source
+from agent_env.config.state import NOWHERE, STATE_VARIABLE, state_root
+from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, FileKind, ModelConfig, RunConfig, SandboxConfig, Source
 from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
 from agent_env.diagnostics import Diagnostics
 from agent_env.documents.reading import parse_toml, read_file
@@ -36,6 +36,7 @@ PREFIX = "AGENT_ENV_"
 OTHER_VARIABLES = (CONFIG_VARIABLE, STATE_VARIABLE, TRUST_VARIABLE, "AGENT_ENV_DEBUG", "AGENT_ENV_LOCAL_SANDBOX_DIR")
 """Variables of this process that are no key's."""
 TREE_FILE = Path(".agentenv/config.toml")
+TRUST_FILE = "trust.json"
 DATABASE_FILE = "agent-env.db"
 
 
@@ -55,20 +56,21 @@ def load_config(
         ProblemsError: Everything wrong in files and variables, with file and key path.
         UntrustedError: A working tree's file asks for what only a trusted one may, and nothing else is wrong. As the first, it has
             what is sound as its `readable`.
-        ConfigError: `AGENT_ENV_CONFIG` names no file, or there is no place for the state.
+        ConfigError: `AGENT_ENV_CONFIG` names no file, or there is no place for the state, and nothing else is wrong.
     """
-    root, notes = state_root(environ)
-    trust = trust or user_trust(environ)
-    files, loaded, problems, warnings = _read_files(cwd, environ)
+    wrong = Diagnostics()
+    root, notes = wrong.of(lambda: state_root(environ)) or (NOWHERE, ())
+    trust = trust or Trust(root / TRUST_FILE, environ)
+    candidates = wrong.of(lambda: _candidates(cwd, environ))
+    files, loaded, problems, warnings = _read_files(candidates or ())
     given, found = _variables(environ, cwd)
     problems += found
     warnings += _idle_variables(given, environ)
     blocked: dict[str, str] = {}
-    wrong = Diagnostics()
     for file in files:
         if file.kind == "tree" and not trust.is_trusted(file.folder, file.digest):
             gated = gated_keys(loaded[file.path], foreign_key=_sends_a_key(file, files, loaded, given))
-            if gated and untrusted == "refuse":
+            if gated and untrusted == "refuse" and root != NOWHERE:  # what is trusted stands in the state
                 wrong.refuse(refusal(file.path, file.folder, gated))
             blocked |= gated
             loaded[file.path] = {key: value for key, value in loaded[file.path].items() if key not in gated}
@@ -80,6 +82,7 @@ def load_config(
     values, origins = _merge([(Source("variable", name), {key: value}) for key, (name, value) in given.items()], files, loaded)
     unsound = frozenset(table for problem in problems for table in _tables_of(problem)) if problems else frozenset[str]()
     unsound |= {key.split(".", 1)[0] for key in blocked} if wrong else set()
+    unsound |= set(TABLES) if candidates is None else {"state", "database"} if root == NOWHERE else set()
     config = _build(values, origins, root=root, files=files, warnings=tuple(warnings), notes=notes, blocked=blocked, unsound=unsound)
     wrong.tell(readable=config)
     return config
@@ -101,7 +104,7 @@ def _tables_of(problem: Problem) -> Collection[str]:
 
 def user_trust(environ: Mapping[str, str]) -> Trust:
     """What this user trusts; remembered in the user's own state, which no file of a working tree can move."""
-    return Trust(state_root(environ)[0] / "trust.json", environ)
+    return Trust(state_root(environ)[0] / TRUST_FILE, environ)
 
 
 def find_tree_file(cwd: Path) -> Path | None:
@@ -116,13 +119,13 @@ def digest_of(file: Path) -> str:
 
 
 def _read_files(
-    cwd: Path, environ: Mapping[str, str]
+    candidates: Iterable[tuple[Path, FileKind]],
 ) -> tuple[tuple[ConfigFile, ...], dict[Path, dict[str, Any]], list[Problem], list[Problem]]:
     files: list[ConfigFile] = []
     loaded: dict[Path, dict[str, Any]] = {}
     problems: list[Problem] = []
     warnings: list[Problem] = []
-    for path, kind in _candidates(cwd, environ):
+    for path, kind in candidates:
         try:
             data = read_file(path)
             table = parse_toml(data, source=str(path))
@@ -139,14 +142,14 @@ def _read_files(
     return tuple(files), loaded, problems, warnings
 
 
-def _candidates(cwd: Path, environ: Mapping[str, str]) -> list[tuple[Path, Literal["tree", "named", "user"]]]:
+def _candidates(cwd: Path, environ: Mapping[str, str]) -> list[tuple[Path, FileKind]]:
     named = environ.get(CONFIG_VARIABLE)
     if named:
         path = Path(cwd, named).absolute()
         if not path.exists():
             raise ConfigError(f"{CONFIG_VARIABLE} names {named!r}, which does not exist", concerns=str(path), hint="correct or unset it")
         return [(path, "named")]
-    found: list[tuple[Path, Literal["tree", "named", "user"]]] = []
+    found: list[tuple[Path, FileKind]] = []
     tree = find_tree_file(cwd)
     if tree is not None:
         found.append((tree, "tree"))

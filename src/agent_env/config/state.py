@@ -11,6 +11,8 @@ from agent_env.errors import ConfigError
 from agent_env.ids import home_folder
 
 STATE_VARIABLE = "AGENT_ENV_STATE_ROOT"
+NOWHERE = Path("/dev/null/agent-env")
+"""The state folder of a configuration that has none, so that what else is wrong can be looked for. Nothing can be made there."""
 
 
 def state_root(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:

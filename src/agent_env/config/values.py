@@ -35,7 +35,7 @@ class ConfigFile(NamedTuple):
     """One file that was read."""
 
     path: Path
-    kind: Literal["tree", "named", "user"]
+    kind: FileKind
     digest: str
     """sha256 of its bytes, which is what trust is recorded for."""
     folder: Path
@@ -50,6 +50,10 @@ class Explained(NamedTuple):
     source: str
     shadowed: tuple[str, ...] = ()
     """Sources that gave the key too, and lost."""
+
+
+FileKind = Literal["tree", "named", "user"]
+"""A file of the configuration: of the working tree, named by a variable, or the user's own."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)

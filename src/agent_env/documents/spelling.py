@@ -26,6 +26,12 @@ def near(word: str, known: Iterable[str]) -> str | None:
     return best[1] if best else None
 
 
+def meant_keys(data: Collection[str], known: Collection[str], other_words: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of the keys that are not known, those that are mistakes for known ones, and for which. See `unknown_key_problems`."""
+    unknown = [key for key in data if key not in known]
+    return {key: meant for key in unknown if (meant := (other_words or {}).get(key) or near(key, known)) is not None}
+
+
 def unknown_key_problems(
     data: Mapping[str, Any],
     known: Collection[str],
@@ -50,12 +56,12 @@ def unknown_key_problems(
     """
     problems: list[Problem] = []
     warnings: list[Problem] = []
+    mistakes = meant_keys(data, known, other_words)
     for key in data:
         if key in known:
             continue
-        meant = (other_words or {}).get(key) or near(key, known)
-        if meant is not None:
-            problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"did you mean {meant!r}?"))
+        if key in mistakes:
+            problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"did you mean {mistakes[key]!r}?"))
         elif strict:
             problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"accepted: {', '.join(sorted(known))}"))
         else:

@@ -54,6 +54,8 @@ class TaskDocument:
     extra: Mapping[str, Json] = field(default_factory=dict)
     """Unknown keys of the stored form, kept."""
     warnings: tuple[Problem, ...] = ()
+    steps_path: str = "$"
+    """Where the list of steps stands in the file: `$.steps` in the stored form."""
 
     def to_json(self) -> dict[str, Json]:
         """The stored form."""
@@ -114,7 +116,7 @@ def parse_task(
         problems += found
         steps = [step if isinstance(step, dict) else {} for step in steps]
     envelopes = tuple(_envelope(step, i) for i, step in enumerate(steps))
-    return TaskDocument(task_id, version, tuple(steps), envelopes, extra, tuple(warnings))
+    return TaskDocument(task_id, version, tuple(steps), envelopes, extra, tuple(warnings), path)
 
 
 def _head_problems(data: Mapping[str, Json], source: str, task_id: str | None) -> Iterator[Problem]:

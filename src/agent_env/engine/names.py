@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from typing import Protocol
 
 from agent_env.documents.spelling import near
 from agent_env.documents.updates import Json
@@ -235,9 +236,26 @@ class Offers:
         return names, max(count, len(names))
 
 
+class Named(Protocol):
+    """A task whose steps ask for names."""
+
+    @property
+    def steps(self) -> Mapping[str, Step]:
+        """Those that could be read."""
+        ...
+
+    @property
+    def graph(self) -> Graph:
+        """All of them."""
+        ...
+
+    def path_of(self, index: int) -> str:
+        """The JSON path of a step, by its position."""
+        ...
+
+
 def name_problems(
-    steps: Mapping[str, Step],
-    graph: Graph,
+    task: Named,
     preset: Mapping[str, Json],
     unsure: Collection[str] = (),
     unread: Mapping[str, Mapping[str, Json]] | None = None,
@@ -245,15 +263,14 @@ def name_problems(
     """Names that nothing provides, as `(fatal, problem)`; not fatal ones are warnings.
 
     Args:
-        steps: Those that could be read.
-        graph: All of them.
+        task: Its steps and their graph.
         preset: The context that the run starts with.
         unsure: Steps whose place in the graph is not known, because what they depend on could not be read.
         unread: Steps that could not be read, as they are written, with the type that is meant: what they provide may still be plain.
     """
-    offers = Offers(steps, graph, preset, unsure, unread or {})
-    for index, step_id in enumerate(graph.order):
-        step = steps.get(step_id)
+    offers = Offers(task.steps, task.graph, preset, unsure, unread or {})
+    for index, step_id in enumerate(task.graph.order):
+        step = task.steps.get(step_id)
         if step is None or (step.type_name or step.type) not in KNOWN_TYPES:
             continue
         for wanted in references(step):
@@ -261,11 +278,11 @@ def name_problems(
                 if offers.unsure(step_id) and offers.earlier(step_id, wanted.kind, wanted.name) is not None:
                     continue
                 fatal = not offers.opaque(step_id) and (step.type_name or step.type) not in FORGIVING
-                yield fatal, _problem(index, step_id, wanted, offers)
+                yield fatal, _problem(task.path_of(index), step_id, wanted, offers)
 
 
-def _problem(index: int, step_id: str, wanted: Reference, offers: Offers) -> Problem:
-    path = f"$[{index}].{wanted.field}"
+def _problem(step_path: str, step_id: str, wanted: Reference, offers: Offers) -> Problem:
+    path = f"{step_path}.{wanted.field}"
     unordered = offers.earlier(step_id, wanted.kind, wanted.name)
     if unordered is not None:
         return Problem(

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from agent_env.documents.reading import at
 from agent_env.documents.seeds import substitute
 from agent_env.documents.spelling import near
 from agent_env.documents.task import TaskDocument, parse_task
@@ -54,6 +55,12 @@ class TaskPlan:
     warnings: tuple[Problem, ...] = ()
     origin: tuple[Mapping[str, Json], ...] = ()
     """The steps before a seed was put in."""
+    steps_path: str = "$"
+    """Where the list of steps stands in what was read."""
+
+    def path_of(self, index: int) -> str:
+        """The JSON path of a step, by its position in the list."""
+        return at(self.steps_path, index)
 
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
         """Steps before `step_id` of that type with those field values.
@@ -239,10 +246,10 @@ def plan_task(
         task, unsure = mended(task, found)
     steps, graph, remarks = read_steps(task, source=source, strict=strict, problems=problems, suite=suite)
     warnings.extend(remarks)
-    plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset)
+    plan = TaskPlan(task.id, task.version, source, tuple(task.steps), steps, graph, artifacts, preset, steps_path=task.steps_path)
     problems.extend(_named(source, _override_problems(steps, overrides or {})))
     unread = {str(document.get("id")): _with_meant_type(document) for document in task.steps if document.get("id") not in steps}
-    for fatal, problem in name_problems(steps, graph, preset, unsure, unread) if preset is not None else ():
+    for fatal, problem in name_problems(plan, preset, unsure, unread) if preset is not None else ():
         (problems if fatal else warnings).append(replace(problem, file=source))
     problems.extend(_own_problems(plan, source))
     problems = sorted(dict.fromkeys(problems), key=step_position)
@@ -273,18 +280,19 @@ def read_steps(
     for index, document in enumerate(task.steps):
         if "type" not in document:  # a mended one, of which it was told already
             continue
+        path = at(task.steps_path, index)
         try:
-            step, remarks = suite.step(document, source=source, path=f"$[{index}]", strict=strict)
+            step, remarks = suite.step(document, source=source, path=path, strict=strict)
         except ProblemsError as error:
             found.extend(error.problems)
             readable = error.readable if isinstance(error.readable, Step) else None
-            if problems is not None and (meant := readable or _as_meant(document, source, f"$[{index}]", suite, found)) is not None:
+            if problems is not None and (meant := readable or _as_meant(document, source, path, suite, found)) is not None:
                 steps[str(document["id"])] = meant
-                found.extend(unprintable_names(meant, source, f"$[{index}]"))
+                found.extend(unprintable_names(meant, source, path))
         else:
             steps[step.id] = step
             warnings.extend(remarks)
-            found.extend(unprintable_names(step, source, f"$[{index}]"))
+            found.extend(unprintable_names(step, source, path))
     if found and problems is None:
         raise ProblemsError(found)
     if problems is not None:
@@ -314,7 +322,7 @@ def _own_problems(plan: TaskPlan, source: str) -> Iterator[Problem]:
         step = plan.steps.get(str(document.get("id")))
         if step is not None and step.id in plan.graph.position:
             for problem in apart(_problems(step, plan)):
-                yield replace(problem, file=problem.file or source, path=f"$[{index}]{problem.path or ''}")
+                yield replace(problem, file=problem.file or source, path=f"{plan.path_of(index)}{problem.path or ''}")
 
 
 def _problems(step: Step, plan: TaskPlan) -> Iterator[Problem]:

@@ -211,7 +211,7 @@ def _steps(plans: Mapping[str, TaskPlan], type: str) -> Iterator[tuple[str, str,
         for index, step_id in enumerate(plan.graph.order):
             step = plan.steps.get(step_id)
             if step is not None and step.type_name == type:
-                yield source, f"$[{index}]", step
+                yield source, plan.path_of(index), step
 
 
 async def _refusal(chain: str, step: DeploySandbox, providers: Callable[[str], Provider], limits: Limits) -> tuple[bool, str] | None:

@@ -67,7 +67,7 @@ async def environments_refused(
                 able = [name for name in _NAMED_INSTEAD if name not in chain and await asking.why_not(name, needs) is None]
                 hint = f"deploy it with {able[0]!r}" if able else "agent-env doctor says what this machine can do"
                 hint = f"{asking.lacking.hint}; or {hint}" if asking.lacking else hint
-                found.append(Problem(f"no sandboxes can be made for the environment: {told}", source, f"$[{index}]", hint))
+                found.append(Problem(f"no sandboxes can be made for the environment: {told}", source, plan.path_of(index), hint))
     return found
 
 

@@ -83,7 +83,7 @@ async def _named(plans: Mapping[str, TaskPlan], is_here: IsHere) -> AsyncIterato
             if name is None or is_open(name) or name in made:
                 continue
             if not any(image_problems(name, path)) and await is_here(plan, step):  # the first are told already
-                yield source, f"$[{index}]{path}", name
+                yield source, f"{plan.path_of(index)}{path}", name
 
 
 def _image_of(step: Step, plan: TaskPlan) -> tuple[str, str | None]:

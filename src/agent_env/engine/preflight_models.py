@@ -69,7 +69,7 @@ class ModelsAsked:
                 step = plan.steps.get(step_id)
                 with suppress(UnreadableError):
                     for what in self._asking(step, overrides) if step is not None and step.type_name in _ASKING else ():
-                        found.setdefault(what, []).append((source, f"$[{index}]"))
+                        found.setdefault(what, []).append((source, plan.path_of(index)))
         return [Problem(f"{what}{and_more(places, 'step')}", *places[0], hint=_HINT) for what, places in found.items()]
 
     def _asking(self, step: Step, overrides: Mapping[str, Json]) -> Iterator[str]:

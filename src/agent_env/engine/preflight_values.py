@@ -32,7 +32,7 @@ async def values_missing(plans: Mapping[str, TaskPlan], secrets: Secrets) -> lis
             if references is None:
                 references = own[id(step)] = list(_references(step))
             for path, text in references:
-                found.setdefault(text, []).append((source, f"$[{index}]{path}"))
+                found.setdefault(text, []).append((source, f"{plan.path_of(index)}{path}"))
     missing = await asyncio.to_thread(_without_value, list(found), secrets) if found else {}
     return [
         Problem(f"{error.message}{and_more(found[text], 'place')}", *found[text][0], hint=error.hint) for text, error in missing.items()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from agent_env.documents.reading import at
-from agent_env.documents.spelling import near, unknown_key_problems
+from agent_env.documents.spelling import meant_keys, near, unknown_key_problems
 from agent_env.errors import Problem, ProblemsError
 from agent_env.steps.contract import Step, UnreadableError
 from agent_env.wording import json_kind, shown
@@ -32,6 +32,11 @@ def read_fields(
         ProblemsError: Everything wrong with it: types, values, near spellings of known keys (with `strict`, and where a key is missing,
             every unknown key). Its `readable` is the step as far as it can be read, for whoever looks for more.
     """
+    mistakes = {
+        key: meant for key, meant in meant_keys(data, accepted_keys(cls), getattr(cls, "other_words", None)).items() if meant not in data
+    }
+    if mistakes:
+        raise _with_meant_keys(cls, data, mistakes, source, path, strict=strict)
     step: S | None = None
     problems: list[Problem] = []
     lacking: frozenset[str] = frozenset()
@@ -50,6 +55,25 @@ def read_fields(
     if problems or step is None:
         raise ProblemsError(dict.fromkeys(problems), readable=step)
     return step, warnings
+
+
+def _with_meant_keys(
+    cls: type[S], data: Mapping[str, Any], mistakes: Mapping[str, str], source: str | None, path: str, *, strict: bool
+) -> ProblemsError:
+    """What is wrong with a step whose keys are misspelt: that, and what is wrong with it when they are read as they are meant."""
+    problems: list[Problem] = []
+    written = {at(path, meant): at(path, key) for key, meant in mistakes.items()}
+    step: S | None = None
+    try:
+        step, _ = read_fields(cls, {mistakes.get(key, key): value for key, value in data.items()}, source=source, path=path, strict=strict)
+    except ProblemsError as error:
+        step = error.readable if isinstance(error.readable, cls) else None
+        for problem in error.problems:
+            where = problem.path or ""
+            key = next((key for key in written if where == key or where.startswith((f"{key}.", f"{key}["))), None)
+            problems.append(problem if key is None else replace(problem, path=written[key] + where[len(key) :]))
+    problems += [Problem(f"unknown key {key!r}", source, at(path, key), f"did you mean {meant!r}?") for key, meant in mistakes.items()]
+    return ProblemsError(dict.fromkeys(problems), readable=step)
 
 
 @cache

@@ -12,7 +12,7 @@ from agent_env.cli.completing import AGENTS, MODELS, PROVIDERS, RUNS, TASK_IDS
 from agent_env.cli.frame import MOST_RUNS, FilePath, FiniteRange, Group
 from agent_env.cli.models import MODEL_OPTIONS, of_models
 from agent_env.cli.output import json_option, line, warn, write_json
-from agent_env.cli.session import artifacts_of, asked_configuration, opened_stores, stores_of
+from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.cli.stored import list_newest, one_id, page_options, remove
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import ProblemsError
@@ -59,31 +59,43 @@ def create(file: Path, id: str, skip_validation: bool, as_json: bool) -> None:
     """Store the JSON list of steps in FILE as a new version of a task."""
     from agent_env.cli.files import read_document
     from agent_env.cli.tasks import COLLECTION
-    from agent_env.documents.task import parse_task
-    from agent_env.engine import plan_document
     from agent_env.engine.literals import without_literals
     from agent_env.errors import Problem
     from agent_env.ids import check_id
 
-    check_id(id, what="task id")
-    data = read_document(file)
-    if not isinstance(data, list):
-        raise ProblemsError([Problem("a task file is a JSON list of steps", str(file), "$")])
-    with opened_stores() as stores:
-        steps: Sequence[Mapping[str, Any]]
-        if skip_validation:
-            steps = parse_task(data, source=str(file), task_id=id).steps
-        else:
-            try:
-                steps = plan_document(data, source=str(file), task_id=id, artifacts=artifacts_of(stores)).documents
-            except ProblemsError as error:
-                error.hint = "nothing was saved; --skip-validation saves it anyway"
-                raise
+    found = Diagnostics()
+    _, named = found.judged(lambda: check_id(id, what="task id"))
+    data, sound = found.judged(lambda: read_document(file))
+    if sound and not isinstance(data, list):
+        found.add([Problem("a task file is a JSON list of steps", str(file), "$")])
+    config = asked_configuration(found)
+    with opened_stores(config) as memory:
+        stores = stores_of(memory, config)
+
+        def read() -> Sequence[Mapping[str, Any]]:
+            return _steps(data, str(file), id if named else COLLECTION, stores, skip_validation=skip_validation)
+
+        steps = found.of(read) if isinstance(data, list) else None
+        found.tell()
+        assert steps is not None
         stored = stores.documents.put(COLLECTION, id, "task", {"steps": list(without_literals(steps, stores.secrets.keep))})
     if as_json:
         write_json({"id": id, "version": stored.version, "digest": stored.digest})
     else:
         line(f"{id}: v{stored.version}")
+
+
+def _steps(data: Any, source: str, id: str, stores: Stores, *, skip_validation: bool) -> Sequence[Mapping[str, Any]]:
+    from agent_env.documents.task import parse_task
+    from agent_env.engine import plan_document
+
+    if skip_validation:
+        return parse_task(data, source=source, task_id=id).steps
+    try:
+        return plan_document(data, source=source, task_id=id, artifacts=stores.known_artifacts).documents
+    except ProblemsError as error:
+        error.hint = "nothing was saved; --skip-validation saves it anyway"
+        raise
 
 
 @task.command()
