@@ -47,7 +47,9 @@ def test_exec_passes_output_exit_code_environment_and_input(cli: Cli, kept: str)
     assert cli("exec", "-i", kept, "--", "cat", stdin=b"typed\0bytes").out == "typed\0bytes"
     assert cli("exec", kept, "--", "cat", stdin=b"not passed on").out == ""
     told = cli("exec", "--json", kept, "--", "bash", "-c", "printf hi; kill -9 $$").json
-    assert (told["ending"], told["signal"], told["stdout"]) == ("signalled", 9, "hi")
+    assert (told["ending"], told["signal"], told["stdout"], told["reason"]) == ("signalled", 9, "hi", "it was killed by SIGKILL")
+    killed = cli("exec", kept, "--", "bash", "-c", "kill -9 -1; sleep 60")  # everything of the place
+    assert (killed.code, killed.err) == (137, "the command did not end by itself: it was killed by SIGKILL\n")
     assert cli("exec", "--timeout", "0.3", kept, "--", "sleep", "30").code == 124
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 TIMED_OUT = 124
 """As `timeout(1)` says it."""
+_ORDINARY = (signal.SIGINT, signal.SIGPIPE)
+"""Signals by which commands end as they should: nothing is said of them, as shells say nothing."""
 
 
 @click.command("exec", cls=Command, context_settings={"allow_interspersed_args": False})
@@ -135,7 +139,19 @@ def _completed_json(completed: Completed) -> dict[str, Any]:
         "stdout_dropped_bytes": completed.stdout_dropped_bytes,
         "stderr_dropped_bytes": completed.stderr_dropped_bytes,
         "duration_seconds": completed.duration_seconds,
+        "reason": _why(completed) or None,
     }
+
+
+def _why(completed: Completed) -> str:
+    """Why a command did not end by itself; empty where it did."""
+    if completed.signal is None:
+        return completed.detail
+    name = f"signal {completed.signal}"
+    with suppress(ValueError):  # a real-time one
+        name = signal.Signals(completed.signal).name
+    killed = f"it was killed by {name}"
+    return f"{killed}: {completed.detail}" if completed.detail else killed
 
 
 def exit_code(completed: Completed) -> int:
@@ -145,6 +161,8 @@ def exit_code(completed: Completed) -> int:
         case Ending.EXITED:
             return completed.exit_code or 0
         case Ending.SIGNALLED:
+            if completed.signal not in _ORDINARY:
+                note(f"the command did not end by itself: {_why(completed)}")
             return 128 + (completed.signal or 0)
         case Ending.TIMED_OUT:
             note("the command was killed at its time limit")
