@@ -6,15 +6,23 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent_env.containers import Engine, EngineEndpoint, objects
+from agent_env.containers import Engine, EngineEndpoint, objects, volumes
 from agent_env.containers.container import image_facts
-from agent_env.errors import EngineFailedError, TransportLostError
-from agent_env.images.engine_api import EngineApi
+from agent_env.defaults import DEFAULT_LIMITS
+from agent_env.errors import EngineFailedError, EngineUnavailableError, TransportLostError
+from agent_env.images.credentials import KnownKeyring
+from agent_env.images.engine_api import EngineApi, rows
+from agent_env.images.held import inspect, labelled
+from agent_env.images.progress import Progress, Stage
+from agent_env.images.reference import ImageReference
+from agent_env.images.transfer import pull
 from tests.busy import within
 
 STRANGE = {
@@ -24,14 +32,22 @@ STRANGE = {
     "nothing of what is asked": (b"application/json", b'{"a": 1}'),
     "no value": (b"application/json", b"null"),
     "a text": (b"application/json", b'"x"'),
+    "rows that are none": (b"application/json", b'["x", 1, null]'),
+    "parts that are none": (b"application/json", b'{"Id": "f", "Config": ["x"], "State": 1, "IPAM": "x", "Volumes": ["x"], "Images": [1]}'),
 }
 ASKED: dict[str, Callable[[Engine], Awaitable[Any]]] = {
     "what it is": lambda engine: engine.info(),
     "containers": lambda engine: objects.containers(engine, {"a": "b"}),
     "networks": lambda engine: objects.networks(engine, {"a": "b"}),
+    "volumes": lambda engine: objects.volumes(engine, {"a": "b"}),
     "a container": lambda engine: objects.inspect(engine, "f" * 64),
     "an image": lambda engine: image_facts(engine, "x"),
+    "an image that is held": lambda engine: inspect(EngineApi(engine), "x"),
+    "images that are held": lambda engine: labelled(EngineApi(engine), "home"),
+    "what installed the helper": lambda engine: volumes.remove_cut_installs(engine, "home", before=0),
 }
+MEANT = {("volumes", "nothing of what is asked"), ("images that are held", "no value")}
+"""Answers that say that there is none: some engines write an empty list so."""
 
 
 @asynccontextmanager
@@ -52,6 +68,8 @@ async def answering(path: Path, kind: bytes, body: bytes, *, status: int = 200, 
 @pytest.mark.parametrize("asked", ASKED)
 async def test_an_answer_that_no_engine_gives_names_who_gave_it_and_what_to_look_at(tmp_path: Path, asked: str) -> None:
     for what, (kind, body) in STRANGE.items():
+        if (asked, what) in MEANT:
+            continue
         path = tmp_path / f"{len(what)}.sock"
         async with answering(path, kind, body) as engine:
             with pytest.raises(EngineFailedError, match="does not answer as a container engine does") as told:
@@ -66,13 +84,13 @@ async def test_a_refusal_that_no_engine_gives_and_an_image_that_is_none_are_told
             await objects.networks(engine, {"a": "b"})
     for status, kind, body in (
         (200, b"application/json", b"{"),
-        (200, b"application/json", b'["x"]'),
+        (200, b"application/json", b'{"x": []}'),
         (502, b"text/html", b"<html>"),
         (503, b"application/json", b""),
     ):
         async with answering(tmp_path / f"b{status}{len(body)}", kind, body, status=status) as engine:
             with pytest.raises(EngineFailedError, match="does not answer as"):
-                await EngineApi(engine).ask("GET", "images/x/json", shape=dict)
+                await EngineApi(engine).ask("GET", "images/x/json", read=rows)
     async with answering(tmp_path / "c", b"application/json", b'"x"\n') as engine:
         with pytest.raises(EngineFailedError, match="does not answer as"):
             _ = [event async for event in EngineApi(engine).events("build", seconds=within(5))]
@@ -108,3 +126,27 @@ async def test_f24_what_podman_may_not_limit_for_an_ordinary_user_is_not_said_to
     async with answering(tmp_path / "podman.sock", b"application/json", json.dumps(said).encode()) as engine:
         engine._is_podman = True
         assert (await engine.info()).limits == held
+
+
+async def test_a_pull_that_its_engine_breaks_off_is_tried_again_and_one_that_nobody_answers_is_not(tmp_path: Path) -> None:
+    asked: list[str] = []
+    told: list[Progress] = []
+    pulled = b'{"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}\n'
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+        length = len(pulled) + (1 if len(asked) < 3 else 0)  # the first two end before they are whole
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (length, pulled))
+        writer.close()
+
+    limits = replace(DEFAULT_LIMITS, retry_backoff_seconds=0.01)
+    reference, keyring = ImageReference.parse("localhost:1/some/image:1"), KnownKeyring({})
+    async with Engine(EngineEndpoint(f"unix://{tmp_path}/engine"), limits=limits) as engine:
+        engine.docker.api_version = "v1.41"
+        pulling = partial(pull, EngineApi(engine), reference, platform=None, keyring=keyring, limits=limits, tell=told.append)
+        with pytest.raises(EngineUnavailableError):
+            await pulling()
+        async with await asyncio.start_unix_server(serve, tmp_path / "engine"):
+            await pulling()
+    assert [path.partition("?")[0] for path in asked] == ["/v1.41/images/create"] * 3
+    assert [each.stage for each in told].count(Stage.RETRYING) == 2

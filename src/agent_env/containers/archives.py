@@ -14,8 +14,9 @@ import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO
 
 from agent_env.containers.engine import Engine
 from agent_env.defaults import MIB
@@ -28,15 +29,24 @@ _MOST_LINKS = 40
 _KINDS = ((tarfile.TarInfo.isreg, FileKind.FILE), (tarfile.TarInfo.isdir, FileKind.DIRECTORY), (tarfile.TarInfo.issym, FileKind.LINK))
 
 
-async def look(engine: Engine, container_id: str, path: PurePosixPath) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A path as an engine tells of it."""
+
+    mode: int
+    size: int
+    leads_to: str
+
+
+async def look(engine: Engine, container_id: str, path: PurePosixPath) -> _Seen | None:
     """What the engine says of a path, its last component not followed; None when nothing is there."""
     async with engine.asking(f"looking at {path} in a container", concerns=container_id) as docker:
         answer = await docker.session.head(engine.url(f"containers/{container_id}/archive"), params={"path": str(path)})
         answer.close()
-    if answer.status != 200:
-        return None
-    said: dict[str, Any] = json.loads(base64.b64decode(answer.headers[_STAT_HEADER]))
-    return said
+        if answer.status != 200:
+            return None
+        said = json.loads(base64.b64decode(answer.headers[_STAT_HEADER]))
+        return _Seen(int(said["mode"]), int(said["size"]), str(said.get("linkTarget") or ""))
 
 
 async def resolve(engine: Engine, container_id: str, path: PurePosixPath) -> PurePosixPath | Missing:
@@ -46,9 +56,9 @@ async def resolve(engine: Engine, container_id: str, path: PurePosixPath) -> Pur
         said = await look(engine, container_id, at)
         if said is None:
             return Missing(path)
-        if not int(said["mode"]) & _GO_LINK:
+        if not said.mode & _GO_LINK:
             return at
-        at = _normal(at.parent / str(said["linkTarget"]))
+        at = _normal(at.parent / said.leads_to)
     return Missing(path, "ELOOP")
 
 
@@ -81,9 +91,9 @@ async def get(engine: Engine, container_id: str, path: PurePosixPath, into: Path
     said = await look(engine, container_id, at)
     if said is None:
         return Missing(path)
-    if int(said["mode"]) & _GO_DIRECTORY:
+    if said.mode & _GO_DIRECTORY:
         return Missing(path, "EISDIR")
-    if limit is not None and int(said["size"]) > limit:
+    if limit is not None and said.size > limit:
         return Missing(path, "EFBIG")
     async with _archive(engine, container_id, at) as archive:
         member = None if archive is None else archive.next()
@@ -118,8 +128,8 @@ async def stat(engine: Engine, container_id: str, path: PurePosixPath, *, follow
     said = await look(engine, container_id, at)
     if said is None:
         return Missing(path)
-    if int(said["mode"]) & _GO_DIRECTORY:
-        return Entry(path, FileKind.DIRECTORY, mode=int(said["mode"]) & 0o777)
+    if said.mode & _GO_DIRECTORY:
+        return Entry(path, FileKind.DIRECTORY, mode=said.mode & 0o777)
     async with _archive(engine, container_id, at) as archive:
         member = None if archive is None else archive.next()
         if archive is None or member is None:

@@ -51,17 +51,17 @@ async def image_facts(engine: Engine, image: str) -> ImageFacts:
     """
     async with engine.asking(f"looking at the image {image}", missing=ImageNotFoundError, concerns=image) as docker:
         found: dict[str, Any] = await docker.images.inspect(image)
-        image_id, config = str(found["Id"]), found.get("Config") or {}
-    return ImageFacts(
-        id=image_id,
-        architecture=str(found.get("Architecture") or ""),
-        user=str(config.get("User") or ""),
-        cwd=str(config.get("WorkingDir") or "/"),
-        entrypoint=tuple(_words(config.get("Entrypoint"))),
-        argv=tuple(_words(config.get("Cmd"))),
-        volumes=tuple(config.get("Volumes") or ()),
-        env=variables(config.get("Env") or ()),
-    )
+        config = found.get("Config") or {}
+        return ImageFacts(
+            id=str(found["Id"]),
+            architecture=str(found.get("Architecture") or ""),
+            user=str(config.get("User") or ""),
+            cwd=str(config.get("WorkingDir") or "/"),
+            entrypoint=tuple(_words(config.get("Entrypoint"))),
+            argv=tuple(_words(config.get("Cmd"))),
+            volumes=tuple(config.get("Volumes") or ()),
+            env=variables(config.get("Env") or ()),
+        )
 
 
 def _words(value: object) -> Sequence[str]:
@@ -246,8 +246,10 @@ async def _publishes(engine: Engine, container_id: str, name: str, ports: Mappin
     """That every port is published: on a network without a way out, an engine says nothing and publishes nothing."""
     if not ports:
         return
-    bound = ((await objects.inspect(engine, container_id)).get("NetworkSettings") or {}).get("Ports") or {}
-    lacking = [port for port in ports if not bound.get(f"{port}/tcp")]
+    found = await objects.inspect(engine, container_id)
+    with engine.reading(f"looking at the container {name}", concerns=name):
+        bound = found["NetworkSettings"].get("Ports") or {}
+        lacking = [port for port in ports if not bound.get(f"{port}/tcp")]
     if lacking:
         refused = EngineRefusedError(
             f"the container engine does not publish the ports {lacking} of {name}",
@@ -353,7 +355,7 @@ async def start_again(engine: Engine, container_id: str) -> None:
     """
 
     async def ended() -> bool | None:
-        state = (await objects.inspect(engine, container_id)).get("State") or {}
+        state = (await objects.inspect(engine, container_id))["State"]
         return True if state.get("Status") == "exited" else None
 
     seconds = engine.limits.engine_stop_seconds
@@ -375,7 +377,8 @@ async def known(engine: Engine, container_id: str) -> Facts:
         raise PlaceLostError(f"the container {container_id[:12]} no longer exists", concerns=container_id) from error
     if not re.fullmatch(r"[0-9a-f]{12,64}", container_id) or not str(found["Id"]).startswith(container_id):
         raise UsageError(f"{container_id!r} names a container; it is told by its id", concerns=container_id)
-    return facts_of(found)
+    with engine.reading(f"looking at the container {container_id[:12]}", concerns=container_id):
+        return facts_of(found)
 
 
 def facts_of(found: Mapping[str, Any]) -> Facts:

@@ -7,8 +7,8 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -162,9 +162,10 @@ class Engine:
         try:
             limit = self.limits.engine_seconds if seconds is None else seconds
             async with deadline(limit, f"{what} by the container engine at {self.endpoint}"):
-                if self.docker.api_version == "auto":
-                    await self._meet(self.docker)
-                yield self.docker
+                with self.reading(what, concerns=concerns):
+                    if self.docker.api_version == "auto":
+                        await self._meet(self.docker)
+                    yield self.docker
         except DockerError as error:
             broken = error.__context__ if error.status == _NO_ANSWER else None  # raised without naming its cause
             if isinstance(broken, OSError | aiohttp.ClientError):
@@ -172,6 +173,16 @@ class Engine:
             raise self._refusal(error, what, missing, concerns) from error
         except (aiohttp.ClientError, OSError) as error:
             raise self._broken(error, what, concerns) from error
+
+    @contextmanager
+    def reading(self, what: str, *, concerns: str | None = None) -> Iterator[None]:
+        """Wherever an answer is read: what is not formed as the Engine API says is the engine's error, and none of ours.
+
+        Raises:
+            EngineFailedError: It is not.
+        """
+        try:
+            yield
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             said = f"{type(error).__name__}: {error}"
             message = f"{what} failed: what answers at {self.endpoint} does not answer as a container engine does ({said})"

@@ -185,6 +185,6 @@ async def reduced(engine: Engine, container_id: str) -> ExecPlace:
     except NotFoundError as error:
         raise PlaceLostError(f"the container {container_id[:12]} no longer exists", concerns=container_id) from error
     name = str(found["Name"]).lstrip("/")
-    if not found["State"]["Running"] or found["State"].get("Paused"):
+    if not found["State"].get("Running") or found["State"].get("Paused"):
         raise await not_running(engine, found["Id"], name, otherwise=SandboxUnavailableError(f"the container {name} is not running"))
     return ExecPlace(engine, str(found["Id"]), name, (found.get("Config") or {}).get("Labels") or {})

@@ -132,16 +132,16 @@ async def _age(engine: Engine, network_id: str) -> float:
         return math.inf
     async with engine.asking("asking for its time") as docker:
         now = str((await docker.system.info())["SystemTime"])
-    return (datetime.fromisoformat(now) - datetime.fromisoformat(seen.made)).total_seconds()
+        return (datetime.fromisoformat(now) - datetime.fromisoformat(seen.made)).total_seconds()
 
 
 async def _joined(engine: Engine, home: str) -> frozenset[str]:
     """Ids and names of the networks that the installation's containers are on, those too that have only been made or have stopped."""
     async with engine.asking("listing containers") as docker:
         found = await docker._query_json("containers/json", params={"all": "1", **objects.label_filter({HOME: home})})
-    told = {str((each.get("HostConfig") or {}).get("NetworkMode") or "") for each in found}
-    ends = [end for each in found for end in ((each.get("NetworkSettings") or {}).get("Networks") or {}).items()]
-    return frozenset(told | {name for name, _ in ends} | {str((end or {}).get("NetworkID") or "") for _, end in ends})
+        told = {str((each.get("HostConfig") or {}).get("NetworkMode") or "") for each in found}
+        ends = [end for each in found for end in ((each.get("NetworkSettings") or {}).get("Networks") or {}).items()]
+        return frozenset(told | {name for name, _ in ends} | {str((end or {}).get("NetworkID") or "") for _, end in ends})
 
 
 async def network_for_one(engine: Engine, home: str, name: str, labels: Mapping[str, str]) -> Network:
@@ -276,7 +276,7 @@ async def _subnets(engine: Engine) -> list[ipaddress.IPv4Network]:
     async with engine.asking("listing networks") as docker:
         found = await docker._query_json("networks")
         configs = [config for each in found for config in (each.get("IPAM") or {}).get("Config") or ()]
-    whole = [ipaddress.ip_network(config["Subnet"], strict=False) for config in configs if config.get("Subnet")]
+        whole = [ipaddress.ip_network(config["Subnet"], strict=False) for config in configs if config.get("Subnet")]
     return [each for each in whole if isinstance(each, ipaddress.IPv4Network)]
 
 

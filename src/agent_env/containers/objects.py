@@ -94,6 +94,10 @@ async def running_names(engine: Engine, labels: Mapping[str, str]) -> list[str]:
         return sorted(name.lstrip("/") for each in found for name in (each.get("Names") or [])[:1])
 
 
+_PARTS = ("Config", "State", "HostConfig", "NetworkSettings")
+"""Of what an engine tells of a container: objects, empty ones where it tells nothing."""
+
+
 async def inspect(engine: Engine, container_id: str) -> dict[str, Any]:
     """What the engine knows about a container.
 
@@ -102,7 +106,11 @@ async def inspect(engine: Engine, container_id: str) -> dict[str, Any]:
     """
     async with engine.asking(f"looking at the container {container_id[:12]}", concerns=container_id) as docker:
         found: dict[str, Any] = await docker._query_json(f"containers/{container_id}/json")
-        return {"Id": found["Id"], **found}  # what has none is no container
+        parts = {name: found.get(name) or {} for name in _PARTS}
+        for name, part in (*parts.items(), ("Labels", parts["Config"].get("Labels") or {})):
+            if not isinstance(part, dict):
+                raise TypeError(f"{name} is an object")
+        return {"Name": "", **found, **parts, "Id": str(found["Id"])}  # what has no id is no container
 
 
 async def remove_container(engine: Engine, container_id: str) -> bool:

@@ -97,10 +97,10 @@ async def fill(engine: Engine, facts: ImageFacts, labels: Mapping[str, str]) -> 
             body, kind = _archive(helper_bytes(architecture)), {"Content-Type": "application/x-tar"}
             async with docker._query(f"containers/{made}/archive", method="PUT", params={"path": "/"}, data=body, headers=kind):
                 await container.start()
-            ended = await container.wait()
-        if ended.get("StatusCode") != 0:
+            code = (await container.wait()).get("StatusCode")
+        if code != 0:
             said = await log_tail(engine, made)
-            raise EngineFailedError(f"the helper could not be installed ({ended.get('StatusCode')}): {said}", concerns=volume)
+            raise EngineFailedError(f"the helper could not be installed ({code}): {said}", concerns=volume)
     finally:
         await shielded(remove_container(engine, made), seconds=engine.limits.cleanup_seconds, what="removing the helper's installer")
     engine.filled.add(volume)
@@ -119,7 +119,8 @@ async def remove_cut_installs(engine: Engine, home: str, *, before: float) -> li
     """
     async with engine.asking("listing containers") as docker:
         found = await docker._query_json("containers/json", params={"all": "1", **label_filter({HOME: home, ROLE: "helper"})})
-    return [each["Id"] for each in found if each["Created"] < before and await remove_container(engine, each["Id"])]
+        cut = [str(each["Id"]) for each in found if each["Created"] < before]
+    return [each for each in cut if await remove_container(engine, each)]
 
 
 async def remove_old_helpers(engine: Engine) -> list[str]:
@@ -131,8 +132,8 @@ async def remove_old_helpers(engine: Engine) -> list[str]:
     current, gone = helper_volume((await engine.info()).architecture), []
     async with engine.asking("listing volumes") as docker:
         found = await docker._query_json("volumes", params={"filters": json.dumps({"label": [HELPER_LABEL]})})
-    for each in found.get("Volumes") or []:
-        name = str(each["Name"])
+        names = [str(each["Name"]) for each in found.get("Volumes") or []]
+    for name in names:
         if name == current:
             continue
         with contextlib.suppress(EngineConflictError):  # in use

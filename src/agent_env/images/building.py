@@ -190,7 +190,8 @@ async def build(
         events = api.events("build", seconds=seconds, params=_params(request, home), headers=headers, data=sending.stream())
         async with deadline(seconds, f"the build of {name}"), aclosing(events):
             async for event in events:
-                _take(event, log, sent)
+                with api.reading(f"building {name}"):
+                    _take(event, log, sent)
     except EngineAnswerError as error:
         log.close()
         raise _meaning(error, log, redact) from error

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager
 from json import dumps as _dumps
 from json import loads as _loads
 from typing import Any
@@ -30,6 +30,20 @@ class EngineAnswerError(EngineFailedError):
         """The code that the engine gives beside an error amid a stream, such as a command's exit code."""
 
 
+def rows(answer: object) -> list[dict[str, Any]]:
+    """A list of objects, for which some engines write null where it is empty.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if answer is not None and not isinstance(answer, list):
+        raise TypeError("a list was asked for")
+    for row in answer or ():
+        if not isinstance(row, dict):
+            raise TypeError("a list of objects was asked for")
+    return answer or []
+
+
 class EngineApi:
     """Requests of one engine.
 
@@ -48,12 +62,21 @@ class EngineApi:
         params: Params | None = None,
         headers: Params | None = None,
         json: Any | None = None,
-        shape: type = object,
+        read: Callable[[Any], Any] = lambda answer: answer,
     ) -> Any:
-        """One answer as JSON; None for an empty one, and for what is not of the `shape` an error. Bounded by `engine_seconds`.
+        """What is read from one answer. Bounded by `engine_seconds`.
+
+        Args:
+            method: Of HTTP.
+            path: Below the version.
+            params: The query.
+            headers: Further ones.
+            json: The body.
+            read: Takes the answer's JSON, None for an empty one. What it trips over is the engine's error.
 
         Raises:
             EngineAnswerError: It refused.
+            EngineFailedError: The answer is none of the Engine API's.
             EngineUnavailableError: Nobody answers.
             TransportLostError: The connection broke.
             DeadlineError: It did not answer in time.
@@ -62,10 +85,7 @@ class EngineApi:
         sent = {**(headers or {}), **({"Content-Type": "application/json"} if data is not None else {})}
         async with self._answer(method, path, params=params, seconds=None, headers=sent, data=data) as response:
             text = await response.read()
-            found = _loads(text) if text else None
-            if found is not None and not isinstance(found, shape):
-                raise TypeError(f"a {shape.__name__} was asked for")
-            return found
+            return read(_loads(text) if text else None)
 
     async def events(
         self,
@@ -93,6 +113,11 @@ class EngineApi:
                     yield _event(line)
             if buffer.strip():
                 yield _event(buffer)
+
+    def reading(self, what: str) -> AbstractContextManager[None]:
+        """Wherever an event is read; see `Engine.reading`."""
+        reading: AbstractContextManager[None] = self.engine.reading(what)
+        return reading
 
     @asynccontextmanager
     async def content(
@@ -142,7 +167,8 @@ def _event(line: bytes) -> dict[str, Any]:
         raise TypeError("an event is an object")
     if "error" in event or "errorDetail" in event:
         detail = event.get("errorDetail") or {}
-        raise EngineAnswerError(0, str(detail.get("message") or event.get("error")), detail=detail.get("code"))
+        code = detail.get("code")
+        raise EngineAnswerError(0, str(detail.get("message") or event.get("error")), detail=code if isinstance(code, int) else None)
     return event
 
 

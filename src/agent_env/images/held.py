@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_env.errors import ImagePlatformError
-from agent_env.images.engine_api import EngineAnswerError, EngineApi
+from agent_env.images.engine_api import EngineAnswerError, EngineApi, rows
 from agent_env.images.platforms import Platform, emulated_architectures
 from agent_env.images.reference import ImageReference, is_digest, reference_problem
 
@@ -99,16 +99,20 @@ async def inspect(api: EngineApi, name: str) -> HeldImage | None:
         InfrastructureError: The engine can't be reached, or refused.
     """
     try:
-        facts: dict[str, Any] = await api.ask("GET", f"images/{name}/json", shape=dict)
+        found: HeldImage = await api.ask("GET", f"images/{name}/json", read=_held)
     except EngineAnswerError as error:
         if error.status == 404:
             return None
         raise
+    return found
+
+
+def _held(facts: Mapping[str, Any]) -> HeldImage:
     return HeldImage(
         id=str(facts["Id"]) if ":" in str(facts["Id"]) else f"sha256:{facts['Id']}",
         names=tuple(facts.get("RepoTags") or ()),
         digests=tuple(facts.get("RepoDigests") or ()),
-        labels=(facts.get("Config") or {}).get("Labels") or {},
+        labels=dict((facts.get("Config") or {}).get("Labels") or {}),
         platform=Platform.of(str(facts.get("Os") or ""), str(facts.get("Architecture") or ""), facts.get("Variant")),
         size_bytes=int(facts.get("Size") or 0),
         layers=tuple((facts.get("RootFS") or {}).get("Layers") or ()),
@@ -125,8 +129,9 @@ async def labelled(api: EngineApi, home: str, sources: str | None = None) -> lis
         InfrastructureError: The engine can't be reached, or refused.
     """
     labels = [f"{HOME_LABEL}={home}", SOURCES_LABEL if sources is None else f"{SOURCES_LABEL}={sources}"]
-    rows = await api.ask("GET", "images/json", params={"filters": json.dumps({"label": labels})}, shape=list)
-    found = [await inspect(api, str(row["Id"])) for row in rows or ()]
+    filters = {"filters": json.dumps({"label": labels})}
+    ids = await api.ask("GET", "images/json", params=filters, read=lambda answer: [str(row["Id"]) for row in rows(answer)])
+    found = [await inspect(api, id) for id in ids]
     return [image for image in found if image is not None]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from agent_env.clock import Clock
 from agent_env.defaults import Limits
 from agent_env.errors import StorageError
-from agent_env.images.engine_api import EngineAnswerError, EngineApi
+from agent_env.images.engine_api import EngineAnswerError, EngineApi, rows
 from agent_env.images.held import EngineHost, HeldImage, inspect, labelled
 from agent_env.images.ledger import Build, Ledger
 from agent_env.images.locks import turn_if_free
@@ -126,10 +126,10 @@ class Space:
     async def _used(self) -> tuple[list[str], list[dict[str, Any]]]:
         """The image of each container, and every image with what it was made from."""
         containers, every = await asyncio.gather(
-            self._api.ask("GET", "containers/json", params={"all": "1"}, shape=list),
-            self._api.ask("GET", "images/json", params={"all": "1"}, shape=list),
+            self._api.ask("GET", "containers/json", params={"all": "1"}, read=rows),
+            self._api.ask("GET", "images/json", params={"all": "1"}, read=rows),
         )
-        return [str(row.get("ImageID")) for row in containers or ()], list(every or ())
+        return [str(row.get("ImageID")) for row in containers], every
 
     async def _ours(self) -> list[HeldImage]:
         found = await labelled(self._api, self._home)
@@ -311,9 +311,14 @@ class Space:
     async def _unique_bytes(self) -> dict[str, int]:
         """What each image holds alone; nothing from an engine that does not tell."""
         with contextlib.suppress(EngineAnswerError):
-            usage = await self._api.ask("GET", "system/df", params={"type": "image"}, shape=dict)
-            return {str(row["Id"]): int(row["Size"]) - max(int(row.get("SharedSize") or 0), 0) for row in (usage or {}).get("Images") or ()}
+            alone: dict[str, int] = await self._api.ask("GET", "system/df", params={"type": "image"}, read=_alone)
+            return alone
         return {}
+
+
+def _alone(usage: Mapping[str, Any] | None) -> dict[str, int]:
+    images = rows((usage or {}).get("Images"))
+    return {str(row["Id"]): int(row["Size"]) - max(int(row.get("SharedSize") or 0), 0) for row in images}
 
 
 def _above(own: Sequence[OwnImage], budget_bytes: int) -> Iterator[OwnImage]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from agent_env.defaults import Limits
-from agent_env.errors import ImageNotFoundError, InfrastructureError
+from agent_env.errors import EngineUnavailableError, ImageNotFoundError, InfrastructureError, TransportLostError
 from agent_env.images.answers import PATIENCE, Meaning, meaning
 from agent_env.images.credentials import Keyring, registry_auth
 from agent_env.images.engine_api import EngineAnswerError, EngineApi
@@ -17,6 +17,8 @@ from agent_env.waiting import back_off, deadline
 
 T = TypeVar("T")
 
+_RESTART_PATIENCE = 2
+"""Doublings by which the pause is longer when the engine itself broke off: one that is restarted takes some seconds."""
 _COMPLETE = frozenset({"Pull complete", "Already exists", "Pushed", "Layer already exists", "Download complete"})
 
 
@@ -42,7 +44,7 @@ async def pull(
 
     async def once() -> None:
         async with aclosing(api.events("images/create", seconds=limits.image_pull_seconds, params=wanted, headers=headers)) as events:
-            await _follow(events, reference, tell)
+            await _follow(api, events, reference, tell)
 
     async with deadline(limits.image_pull_seconds, f"the pull of {reference}"):
         await _with_attempts(once, reference, limits, tell)
@@ -67,7 +69,7 @@ async def push(api: EngineApi, reference: ImageReference, *, keyring: Keyring, l
     async def once() -> str | None:
         path, seconds = f"images/{reference.name}/push", limits.image_pull_seconds
         async with aclosing(api.events(path, seconds=seconds, params=params, headers=headers)) as events:
-            return await _follow(events, reference, tell)
+            return await _follow(api, events, reference, tell)
 
     async with deadline(limits.image_pull_seconds, f"the push of {reference}"):
         digest = await _with_attempts(once, reference, limits, tell)
@@ -92,6 +94,7 @@ async def tag(api: EngineApi, image: str, name: ImageReference) -> None:
 
 
 async def _with_attempts(once: Callable[[], Awaitable[T]], reference: ImageReference, limits: Limits, tell: OnProgress) -> T:
+    last: InfrastructureError | None = None
     patience = 0
     for attempt in range(1, limits.image_pull_attempts + 1):
         if attempt > 1:
@@ -103,23 +106,36 @@ async def _with_attempts(once: Callable[[], Awaitable[T]], reference: ImageRefer
             found = meaning(error.said, str(reference), registry)
             last, patience = RefusedError(found), PATIENCE if found.asked_too_often else 0
             last.__cause__ = error
+            why = found.error.message
             # Nobody listens on a port of this machine: that won't change by waiting a second.
             if not found.again or (found.unreachable and not found.asked_too_often and reference.on_this_machine):
                 raise last from error
-            tell(Progress(Stage.RETRYING, str(reference), f"attempt {attempt} of {limits.image_pull_attempts}: {found.error.message}"))
+        except (TransportLostError, EngineUnavailableError) as error:  # the engine broke off amid it, and may be back in a moment
+            if last is None and isinstance(error, EngineUnavailableError):
+                raise
+            last, patience, why = error, _RESTART_PATIENCE, error.message
+        tell(Progress(Stage.RETRYING, str(reference), f"attempt {attempt} of {limits.image_pull_attempts}: {why}"))
+    assert last is not None, "image_pull_attempts is at least 1"
     raise last
 
 
-async def _follow(events: AsyncIterator[dict[str, Any]], reference: ImageReference, tell: OnProgress) -> str | None:
+async def _follow(api: EngineApi, events: AsyncIterator[dict[str, Any]], reference: ImageReference, tell: OnProgress) -> str | None:
     """Tells of bytes as they come; returns the digest that the engine reports."""
     moved, digest = Bytes(str(reference), tell), None
     async for event in events:
-        detail, part = event.get("progressDetail") or {}, str(event.get("id") or "")
-        status = str(event.get("status") or "")
-        if detail.get("current") is not None and status in {"Downloading", "Pushing"}:
-            moved.update(part, int(detail["current"]), detail.get("total"))
-        elif status in _COMPLETE:
-            moved.finish(part)
-        said = (event.get("aux") or {}).get("Digest") or status.removeprefix("Digest: ")
-        digest = said if is_digest(said) else digest
+        with api.reading(f"moving {reference}"):
+            digest = _take(event, moved) or digest
     return digest
+
+
+def _take(event: Mapping[str, Any], moved: Bytes) -> str | None:
+    """Counts what an event tells of; the digest that it names."""
+    detail, part = event.get("progressDetail") or {}, str(event.get("id") or "")
+    status = str(event.get("status") or "")
+    if detail.get("current") is not None and status in {"Downloading", "Pushing"}:
+        total = detail.get("total")
+        moved.update(part, int(detail["current"]), None if total is None else int(total))
+    elif status in _COMPLETE:
+        moved.finish(part)
+    said = str((event.get("aux") or {}).get("Digest") or status.removeprefix("Digest: "))
+    return said if is_digest(said) else None

@@ -94,8 +94,8 @@ async def image_says(engine: Engine, image_id: str, name: str) -> ImageSays:
     """The same of an image of an engine."""
     async with engine.asking("looking at an image", missing=EngineRefusedError, concerns=image_id) as docker:
         found: dict[str, Any] = await docker.images.inspect(image_id)
-    config = found.get("Config") or {}
-    return says(image_id, labels=config.get("Labels") or {}, exposed=config.get("ExposedPorts") or (), name=name)
+        config = found.get("Config") or {}
+        return says(image_id, labels=config.get("Labels") or {}, exposed=config.get("ExposedPorts") or (), name=name)
 
 
 def refuse_elsewhere(plan: DeployPlan, making: Making, capabilities: Capabilities) -> None:
