@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import subprocess
+import termios
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.busy import within
 from tests.cli.conftest import AGENT_ENV, LONGEST, Cli
 
 FULL = Path("/dev/full")
@@ -40,6 +44,11 @@ def test_errors_that_can_not_be_written_change_nothing(cli: Cli, command: str, e
     assert (code, "Traceback" in text) == (expected, False), text
 
 
+def waiting(descriptor: int) -> int:
+    """The bytes that may be read from a pipe."""
+    return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))[0]
+
+
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="agentenv-capability-missing: pipe_sizes")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_an_output_that_does_not_wait_is_waited_for(cli: Cli, unbuffered: str) -> None:
@@ -52,6 +61,9 @@ def test_an_output_that_does_not_wait_is_waited_for(cli: Cli, unbuffered: str) -
         os.fdopen(reader, "rb") as out,
     ):
         os.close(writer)
+        end = time.monotonic() + within(10)
+        while waiting(reader) < 4000 and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.01)
         text = out.read()
     assert (process.returncode, len(text) > 8192) == (0, True)
     assert text.decode() == cli("config", "explain").out

@@ -182,7 +182,10 @@ def _cell(value: object) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    _pass_on(stream, text.encode(stream.encoding, stream.errors or "strict"))
+    if hasattr(stream, "buffer"):
+        _pass_on(stream, text.encode(stream.encoding, stream.errors or "strict"))
+    else:  # no file: text that a caller of ours collects
+        stream.write(text)
 
 
 def _pass_on(stream: TextIO, data: bytes) -> None:
