@@ -7,11 +7,20 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from enum import IntEnum
 from pathlib import Path
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import StorageError
 from agent_env.waiting import poll
+
+
+class Hold(IntEnum):
+    """How a lock is held; the values are `flock`'s."""
+
+    ALONE = fcntl.LOCK_EX
+    SHARED = fcntl.LOCK_SH
+    """Together with others who share it."""
 
 
 @asynccontextmanager
@@ -20,7 +29,7 @@ async def turn(
     names: Sequence[str],
     what: str,
     *,
-    shared: bool = False,
+    hold: Hold = Hold.ALONE,
     limits: Limits = DEFAULT_LIMITS,
     on_wait: Callable[[], None] | None = None,
 ) -> AsyncIterator[int]:
@@ -30,7 +39,7 @@ async def turn(
         folder: Where lock files are; made when absent.
         names: The first free one is taken.
         what: What is waited for, as a message will say it.
-        shared: Others may hold it too, if they also share.
+        hold: Alone, or with others.
         limits: `image_lock_seconds` bounds the wait.
         on_wait: Told once when all are held.
 
@@ -45,13 +54,13 @@ async def turn(
     try:
         for name in names:
             handles.append(_open(folder, name))
-        taken = _first_free(handles, shared)
+        taken = _first_free(handles, hold)
         if taken is None:
             if on_wait is not None:
                 on_wait()
 
             async def probe() -> int | None:
-                return _first_free(handles, shared)
+                return _first_free(handles, hold)
 
             taken = await poll(probe, within_seconds=limits.image_lock_seconds, what=what, limits=limits)
         yield taken
@@ -69,13 +78,13 @@ def turn_if_free(folder: Path, name: str) -> Iterator[bool]:
     """
     handle = _open(folder, name)
     try:
-        yield _taken(handle)
+        yield _taken(handle, Hold.ALONE)
     finally:
         os.close(handle)
 
 
-def _first_free(handles: Sequence[int], shared: bool) -> int | None:
-    return next((index for index, handle in enumerate(handles) if _taken(handle, shared)), None)
+def _first_free(handles: Sequence[int], hold: Hold) -> int | None:
+    return next((index for index, handle in enumerate(handles) if _taken(handle, hold)), None)
 
 
 def _open(folder: Path, name: str) -> int:
@@ -87,9 +96,9 @@ def _open(folder: Path, name: str) -> int:
         raise StorageError(f"a lock file can't be made: {error.strerror}", concerns=str(folder)) from error
 
 
-def _taken(handle: int, shared: bool = False) -> bool:
+def _taken(handle: int, hold: Hold) -> bool:
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(handle, hold | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

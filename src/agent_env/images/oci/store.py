@@ -21,7 +21,7 @@ from agent_env.errors import (
 )
 from agent_env.images.credentials import Keyring
 from agent_env.images.ledger import STATE_FOLDER
-from agent_env.images.locks import turn, turn_if_free
+from agent_env.images.locks import Hold, turn, turn_if_free
 from agent_env.images.oci.layers import Layers
 from agent_env.images.oci.location import Location, Transport
 from agent_env.images.oci.manifests import ImageConfig
@@ -176,7 +176,7 @@ class ImageStore:
         self, place: Location, platform: Platform | None, newest: bool, owner: str | None, tell: OnProgress
     ) -> UnpackedImage:
         what = "the removal of unpacked images"
-        async with turn(self._locks, [_STORE_LOCK], what, shared=True, limits=self._limits):
+        async with turn(self._locks, [_STORE_LOCK], what, hold=Hold.SHARED, limits=self._limits):
             record = await self._record(place, platform, newest, tell)
             image = await self._ready(record, str(place))
             self._records.use(record.id, owner)

@@ -171,25 +171,25 @@ class Execution:
         """A frame of this command arrived."""
         if kind in (Frame.STDOUT, Frame.STDERR, Frame.RESULT):
             self._received += len(payload)
-        if kind in (Frame.STDOUT, Frame.STDERR):
-            self._output(Frame(kind), payload)
-        elif kind == Frame.RESULT and self._result is not None:
-            self._result.add(payload)
-            self.eaten(len(payload))
-        elif kind == Frame.EXIT:
-            self._exited(payload)
-        elif kind == Frame.CREDIT:
-            self._input.granted(payload)
-        elif kind == Frame.STARTED:
-            if not self.started.done():
+        match kind:
+            case Frame.STDOUT | Frame.STDERR:
+                self._output(Frame(kind), payload)
+            case Frame.RESULT if self._result is not None:
+                self._result.add(payload)
+                self.eaten(len(payload))
+            case Frame.EXIT:
+                self._exited(payload)
+            case Frame.CREDIT:
+                self._input.granted(payload)
+            case Frame.STARTED if not self.started.done():
                 self.started.set_result(int.from_bytes(payload[:4], "little"))
-        elif kind == Frame.DONE and self._away:
-            self._welcomed_back(*protocol.INPUT_HAD.unpack_from(payload))
-        elif kind == Frame.LAUNCH_FAILED and self._away:
-            self._unknown(*protocol.LAUNCH_FAILED.unpack_from(payload))
-        elif kind == Frame.LAUNCH_FAILED:
-            self._heard()
-            self._finish(self._not_launched(*protocol.LAUNCH_FAILED.unpack_from(payload)))
+            case Frame.DONE if self._away:
+                self._welcomed_back(*protocol.INPUT_HAD.unpack_from(payload))
+            case Frame.LAUNCH_FAILED if self._away:
+                self._unknown(*protocol.LAUNCH_FAILED.unpack_from(payload))
+            case Frame.LAUNCH_FAILED:
+                self._heard()
+                self._finish(self._not_launched(*protocol.LAUNCH_FAILED.unpack_from(payload)))
 
     def lost(self, error: InfrastructureError) -> None:
         """The connection ended while it ran."""
