@@ -161,8 +161,10 @@ def run(given):
 
 def test_a_script_that_exits_124_by_itself_did_not_time_out(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
-        with pytest.raises(RunCodeExecutionError, match="exited 124"):
+        with pytest.raises(RunCodeExecutionError, match=r"exited 124$"):
             await run.do(script(run, "import sys\ndef run(g):\n    sys.exit(124)"))
+        with pytest.raises(RunCodeExecutionError, match=r"exited 5: only on stdout$"):
+            await run.do(script(run, "import sys\ndef run(g):\n    print('only on stdout')\n    sys.exit(5)"))
         with pytest.raises(RunCodeExecutionError, match=r"exited 137 \(signal 9\)"):
             await run.do(script(run, "import os\ndef run(g):\n    os.kill(os.getpid(), 9)"))
 

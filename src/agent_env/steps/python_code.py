@@ -96,23 +96,24 @@ class PythonCode:
 
     def _failure(self, place: Place, completed: Completed, told: bytes) -> Exception:
         said = marked(completed.stderr, completed.stderr_dropped_bytes)
+        printed = marked(completed.stdout, completed.stdout_dropped_bytes)
+        words = f": {said or printed}" if said or printed else ""
         match completed.ending:
             case Ending.LOST:
                 message = f"{self.label}: its outcome was lost: {completed.detail or 'the connection broke'}"
                 return TransportLostError(message, concerns=place.id)
             case Ending.TIMED_OUT:
-                printed = marked(completed.stdout, completed.stdout_dropped_bytes)
                 seen = "".join(f"\n{name}: {text}" for name, text in (("stderr", said), ("stdout", printed)) if text)
                 return RunCodeExecutionError(f"{self.label}: timed out after {self.seconds:g}s{seen}", concerns=self.step_id)
             case Ending.LIMITED:
-                return LimitHitError(f"{self.label}: {completed.detail}: {said}", concerns=self.step_id)
+                return LimitHitError(f"{self.label}: {completed.detail}{words}", concerns=self.step_id)
             case Ending.SIGNALLED:
                 why = f"; {completed.detail}" if completed.detail else ""
-                message = f"{self.label}: exited {128 + (completed.signal or 0)} (signal {completed.signal}{why}): {said}"
+                message = f"{self.label}: exited {128 + (completed.signal or 0)} (signal {completed.signal}{why}){words}"
                 return RunCodeExecutionError(message, concerns=self.step_id)
         if completed.exit_code == _REFUSED and told.startswith(b"!"):
             return RunCodeValidationError(f"{self.label}: {told[1:].decode('utf-8', 'replace')}", concerns=self.step_id)
-        return RunCodeExecutionError(f"{self.label}: exited {completed.exit_code}: {said}", concerns=self.step_id)
+        return RunCodeExecutionError(f"{self.label}: exited {completed.exit_code}{words}", concerns=self.step_id)
 
     def _result(self, run: Run, told: bytes) -> Json:
         limit = run.limits.run_code_result_bytes
