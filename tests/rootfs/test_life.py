@@ -21,6 +21,7 @@ from agent_env.sandboxes.rootfs import provider as maker
 from agent_env.sandboxes.rootfs.making import Making
 from agent_env.waiting import poll
 from tests.busy import within
+from tests.processes import forked
 from tests.rootfs import images
 from tests.rootfs.images import SANDBOX, WAYS, act, busybox, provider, spec
 from tests.rootfs.test_images import folder
@@ -253,12 +254,12 @@ def test_secrets_are_in_no_record_argument_or_log(folder: Path) -> None:
 
 def _in_a_fork(work: Callable[[], Coroutine[object, object, None]]) -> int:
     """Does the work in another process, and tells what signal ended that."""
-    child = os.fork()
-    if not child:
+
+    def alone() -> None:
         asyncio._set_running_loop(None)
         asyncio.run(work())
-        os._exit(0)
-    return os.WTERMSIG(os.waitpid(child, 0)[1])
+
+    return os.WTERMSIG(os.waitpid(forked(alone), 0)[1])
 
 
 def _holding(text: bytes) -> list[Path]:

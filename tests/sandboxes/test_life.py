@@ -22,6 +22,7 @@ from agent_env.places import Command, Upload
 from agent_env.sandboxes.confined import probe, removal
 from agent_env.sandboxes.confined.processes import Identity, marked
 from agent_env.sandboxes.confined.records import Facts, Records
+from tests.processes import forked
 from tests.sandboxes.people import MINE, WAYS, World, act, in_child, spec, world
 
 
@@ -60,13 +61,7 @@ async def destroyed(here: World, sandbox_id: str) -> bool:
 
 def killed_in(work: Any) -> None:
     """Runs the work in a process that ends by SIGKILL."""
-    child = os.fork()
-    if not child:
-        try:
-            asyncio.run(work())
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
+    _, status = os.waitpid(forked(lambda: asyncio.run(work())), 0)
     assert os.WIFSIGNALED(status)
 
 
@@ -97,13 +92,13 @@ def test_d1_killed_at_any_moment_of_making_everything_is_found_and_removed(here:
     for number in range(12):
         sandbox_id = f"{MINE}-cut{number}"
         pause = chance.uniform(0, 0.03)
-        child = os.fork()
-        if not child:
+
+        def cut(sandbox_id: str = sandbox_id, pause: float = pause) -> None:
             signal.setitimer(signal.ITIMER_REAL, max(pause, 1e-4))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
             asyncio.run(make_and_leave(here, sandbox_id))
-            os._exit(0)
-        os.waitpid(child, 0)
+
+        _, status = os.waitpid(forked(cut), 0)
+        assert os.WIFSIGNALED(status)
         asyncio.run(_remove_all(here))
         nothing_left(here, sandbox_id)
 
