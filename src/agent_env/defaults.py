@@ -285,6 +285,8 @@ class Limits:
     # Stores
     database_busy_seconds: float = 30.0
     """How long a write waits while another process has the run database locked."""
+    database_away_seconds: float = 30.0
+    """How long a server of the run database that was there may be away (restarted, moved), while what wants to read or write waits."""
     group_commit_seconds: float = 0.002
     """How long writes that come together are gathered into one commit, at most."""
     inline_result_bytes: int = 64 * KIB

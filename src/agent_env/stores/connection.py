@@ -61,6 +61,12 @@ class Session(Connection, Protocol):
         """Makes it durable."""
         ...
 
+    def mark(self) -> str | None:
+        """Names the transaction before it is committed, so that whether it was can be asked; None where it has written nothing, and
+        where a failed commit needs no question.
+        """
+        ...
+
     def rollback(self) -> None:
         """Undoes it. Also harmless after the database has done so itself."""
         ...
@@ -90,6 +96,14 @@ class Backend(Protocol):
         """A new connection."""
         ...
 
+    def was_committed(self, mark: str | None) -> bool | None:
+        """Whether the transaction of that mark was committed; None where nobody can tell any more.
+
+        Raises:
+            AwayError: It can't be asked at the moment.
+        """
+        ...
+
     def keeps_what_was_written(self) -> bool:
         """Whether what was committed is still in the database that its name leads to."""
         ...
@@ -110,3 +124,7 @@ class DiskFullError(AbortedError):
     """There is no space left for what the transaction writes."""
 
     transient = False
+
+
+class AwayError(AbortedError):
+    """The database's server can't be reached, and nothing was done. It may be back in a moment."""

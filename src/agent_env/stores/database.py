@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from agent_env.clock import Clock, SystemClock
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import ConfigError, InternalError, StorageError
-from agent_env.stores.connection import AbortedError, Backend, Connection, Session
+from agent_env.stores.connection import AbortedError, AwayError, Backend, Connection, Session
 
 if TYPE_CHECKING:
     import asyncio
@@ -39,6 +39,7 @@ class Database:
         self._readers: list[Session] = []
         self._lock = threading.Lock()
         self._writer: _Writer | None = None
+        self._outage = _Outage(limits, clock)
         self._closed = False
 
     @classmethod
@@ -47,7 +48,8 @@ class Database:
 
         Args:
             url: `sqlite:///PATH`, with `?synchronous=full` for safety against power loss, or `postgresql://…`.
-            limits: `database_busy_seconds`, `group_commit_seconds`, `connect_seconds`, `inline_result_bytes`, `document_bytes` count here.
+            limits: `database_busy_seconds`, `database_away_seconds`, `group_commit_seconds`, `connect_seconds`, `inline_result_bytes`,
+                `document_bytes` count here.
             clock: Time, for records that people read.
 
         Raises:
@@ -79,15 +81,29 @@ class Database:
         return self._backend.keeps_what_was_written()
 
     def read(self, fn: Callable[[Connection], T]) -> T:
-        """Runs `fn` on one consistent snapshot, in the calling thread."""
-        try:
-            return self._read_once(fn)
-        except AbortedError:  # a connection that waited for use was cut meanwhile (a restart): all such are
-            self._forget_readers()
-            return self._read_once(fn)
+        """Runs `fn` on one consistent snapshot, in the calling thread. A server that was there is waited for if it is away."""
+        cut = False
+        while True:
+            try:
+                result = self._read_once(fn)
+            except AwayError:
+                if not self._outage.borne():
+                    raise
+                cut = False
+            except AbortedError:  # a connection that waited for use was cut meanwhile (a restart): all such are
+                if cut:
+                    raise
+                cut = True
+                self._forget_readers()
+            else:
+                self._outage.is_over()
+                return result
 
     def write(self, fn: Callable[[Connection], T]) -> T:
-        """Runs `fn` in a transaction of its own on the writer thread and returns once it is durable."""
+        """Runs `fn` in a transaction of its own on the writer thread and returns once it is durable.
+
+        A server that was there is waited for if it is away, and `fn` is run again only if it is certain that its changes don't stand.
+        """
         done = threading.Event()
         job = _Job(fn, done.set)
         self._submit(job)
@@ -173,7 +189,7 @@ class Database:
             if self._closed:
                 raise StorageError(f"the run database {self.name} is closed", concerns=self.name)
             if self._writer is None:
-                self._writer = _Writer(self._backend, self.limits, self.clock)
+                self._writer = _Writer(self._backend, self.limits, self.clock, self._outage)
             writer = self._writer
             writer.submit(job)
 
@@ -213,6 +229,33 @@ class _Job(Generic[T]):
         return cast("T", self.result)
 
 
+class _Outage:
+    """How long a server has been away, for everybody who waits for it: together they wait no longer than one would."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._since: float | None = None
+        self._pause = limits.poll_first_seconds
+
+    def borne(self) -> bool:
+        """Pauses before another try. False once it has lasted for `database_away_seconds`, until the server was there again."""
+        now, since = self._clock.monotonic(), self._since
+        if since is None:
+            since = self._since = now
+            self._pause = self._limits.poll_first_seconds
+        left = since + self._limits.database_away_seconds - now
+        if left <= 0:
+            return False
+        threading.Event().wait(min(self._pause, left))
+        self._pause = min(2 * self._pause, self._limits.poll_max_seconds)
+        return True
+
+    def is_over(self) -> None:
+        """The server has answered."""
+        self._since = None
+
+
 class _Writer:
     """The one thread that writes.
 
@@ -220,10 +263,11 @@ class _Writer:
     when the first one fails, the transaction simply begins again, and when a later one does, which is rare, each is done alone.
     """
 
-    def __init__(self, backend: Backend, limits: Limits, clock: Clock) -> None:
+    def __init__(self, backend: Backend, limits: Limits, clock: Clock, outage: _Outage) -> None:
         self._backend = backend
         self._limits = limits
         self._clock = clock
+        self._outage = outage
         self._queue: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._session: Session | None = None
         self._stopping = False
@@ -261,7 +305,7 @@ class _Writer:
         try:
             self._transaction(jobs)
         except _CommitError as error:
-            if len(jobs) == 1:
+            if len(jobs) == 1 and not error.cause.transient:
                 raise error.cause from error.cause.__cause__
             self._give_up()
             self._each_alone(jobs)
@@ -273,6 +317,7 @@ class _Writer:
         session = self._begin()
         if not jobs[0].run(session):
             session.rollback()
+            self._outage.is_over()
             session.begin(write=True)
         ends = self._clock.monotonic() + self._limits.group_commit_seconds
         while (job := self._next(ends)) is not None:
@@ -286,15 +331,19 @@ class _Writer:
 
     def _each_alone(self, jobs: list[_Job[Any]]) -> None:
         for job in jobs:
-            for remaining in reversed(range(_TRIES)):
+            tries = _TRIES
+            while tries:
                 try:
                     self._alone(job)
                     break
+                except AwayError as error:
+                    job.error = error
+                    if not self._outage.borne():
+                        break
                 except StorageError as error:
                     job.error = error
                     self._give_up()
-                    if not (remaining and isinstance(error, AbortedError) and error.transient):
-                        break
+                    tries = tries - 1 if isinstance(error, AbortedError) and error.transient else 0
 
     def _alone(self, job: _Job[Any]) -> None:
         session = self._begin()
@@ -302,19 +351,35 @@ class _Writer:
             self._commit(session)
         else:
             session.rollback()
+            self._outage.is_over()
 
     def _commit(self, session: Session) -> None:
-        """Commits. A server may have committed although its answer was lost, and then nothing may be run again."""
+        """Commits. A server may have committed although its answer was lost: then it is asked, and where it did, nothing is run again."""
+        mark = session.mark()
         try:
             session.commit()
         except AbortedError as error:
             if self._backend.commit_fails_cleanly:
                 raise
-            raise StorageError(
-                f"whether a write to {self._backend.name} was committed is not known: {error.message}",
-                concerns=self._backend.name,
-                hint="resume the run: it reads what was stored",
-            ) from error
+            self._drop()
+            committed = self._was_committed(mark)
+            if committed is False:
+                raise
+            if committed is None:
+                raise StorageError(
+                    f"whether a write to {self._backend.name} was committed is not known: {error.message}",
+                    concerns=self._backend.name,
+                    hint="resume the run: it reads what was stored",
+                ) from error
+        self._outage.is_over()
+
+    def _was_committed(self, mark: str | None) -> bool | None:
+        while True:
+            try:
+                return self._backend.was_committed(mark)
+            except StorageError as error:
+                if not (isinstance(error, AbortedError) and error.transient and self._outage.borne()):
+                    return None
 
     def _next(self, ends: float) -> _Job[Any] | None:
         if self._stopping or self._clock.monotonic() >= ends:

@@ -10,12 +10,12 @@ from typing import Any
 from sqlalchemy import Connection as SqlConnection
 from sqlalchemy import Engine, TextClause, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
 
 from agent_env.defaults import Limits
 from agent_env.errors import ConfigError, StorageError
 from agent_env.lazy import optional
-from agent_env.stores.connection import AbortedError, DiskFullError, Params, Row
+from agent_env.stores.connection import AbortedError, AwayError, DiskFullError, Params, Row
 from agent_env.stores.revision import HEAD, migrate
 
 _SCHEMA_LOCK = 0x6167656E74656E76
@@ -42,6 +42,7 @@ class PostgresBackend:
             parsed, connect_args={"connect_timeout": max(int(limits.connect_seconds), 1)}, pool_size=2, max_overflow=-1
         )
         self._reading = self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.OperationalError
         wait_milliseconds = int(limits.database_busy_seconds * 1000)
 
         @event.listens_for(self._engine, "connect")
@@ -62,8 +63,29 @@ class PostgresBackend:
 
     def connect(self, *, write: bool) -> PostgresSession:
         """A connection of the pool."""
-        with _mapped(self.name):
-            return PostgresSession((self._engine if write else self._reading).connect(), self.name)
+        try:
+            with _mapped(self.name):
+                return PostgresSession((self._engine if write else self._reading).connect(), self.name)
+        except StorageError as error:
+            # A server that starts, stops or has no room refuses in words alone: what it says has no SQLSTATE before there is a connection.
+            if isinstance(error.__cause__, OperationalError):
+                raise AwayError(error.message, concerns=error.concerns, hint=error.hint) from error.__cause__
+            raise
+        except self._driver_error as error:  # the first word on a new connection, which is not SQLAlchemy's
+            raise AwayError(f"the run database {self.name} broke a connection off: {error}", concerns=self.name) from error
+
+    def was_committed(self, mark: str | None) -> bool | None:
+        """Asks the server, which knows it of its last transactions, across restarts too."""
+        if mark is None:
+            return False
+        session = self.connect(write=False)
+        try:
+            status = session.execute("SELECT txid_status(CAST(:mark AS bigint)) AS status", {"mark": mark})[0].status
+        finally:
+            session.close()
+        if status == "in progress":  # the server has not noticed yet that its client is gone
+            raise AwayError(f"the run database {self.name} has not ended a transaction yet", concerns=self.name)
+        return None if status is None else bool(status == "committed")
 
     def keeps_what_was_written(self) -> bool:
         """A server takes nothing for a database that is gone."""
@@ -113,9 +135,17 @@ class PostgresSession:
         with _mapped(self._name):
             self._connection.commit()
 
-    def rollback(self) -> None:
-        """Undoes it."""
+    def mark(self) -> str | None:
+        """The server's number of the transaction."""
         with _mapped(self._name):
+            number = self._connection.exec_driver_sql("SELECT txid_current_if_assigned()").scalar()
+        return None if number is None else str(number)
+
+    def rollback(self) -> None:
+        """Undoes it. A connection that broke is good for nothing: SQLAlchemy would open another one in its place, in mid-transaction."""
+        with _mapped(self._name):
+            if self._connection.invalidated:
+                raise AbortedError(f"the connection to the run database {self._name} broke", concerns=self._name)
             self._connection.rollback()
 
     def close(self) -> None:

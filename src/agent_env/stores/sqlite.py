@@ -107,6 +107,11 @@ class SqliteBackend:
                 session.connection.execute("PRAGMA query_only=ON")
         return session
 
+    def was_committed(self, mark: str | None) -> bool | None:
+        """A failed commit has changed nothing."""
+        del mark
+        return False
+
     def keeps_what_was_written(self) -> bool:
         """Whether the file that was opened to write is still the one under its name; one that was removed takes writes all the same."""
         return self._written is None or self._written == self._identity()
@@ -170,6 +175,10 @@ class SqliteSession:
         """Makes it durable."""
         with _mapped(self._name):
             self.connection.execute("COMMIT")
+
+    def mark(self) -> str | None:
+        """A failed commit has changed nothing."""
+        return None
 
     def rollback(self) -> None:
         """Undoes it; SQLite may have done so already."""
