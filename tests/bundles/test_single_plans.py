@@ -8,7 +8,7 @@ import pytest
 
 from agent_env.bundles.model import BundleKind
 from agent_env.bundles.single_plans import bundle_of, plan_named, plan_single, unknown_name
-from agent_env.cli.singles import is_folder, planned
+from agent_env.cli.named_documents import is_folder, planned
 from agent_env.engine.options import Stores
 from agent_env.errors import NotFoundError
 from tests.bundles.building import write

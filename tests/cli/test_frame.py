@@ -17,10 +17,10 @@ from rich.console import Console
 from agent_env.bundles.verdict import Result, Wanted
 from agent_env.cli.batch import Agenda, Presentation, conclude
 from agent_env.cli.boundary import CutShortError, _report, run
+from agent_env.cli.command_table import COMMANDS
 from agent_env.cli.output import clean, fitting, folded, table, width_of
 from agent_env.cli.progress import Lines, Live, Silent
 from agent_env.cli.state import State
-from agent_env.cli.table import COMMANDS
 from agent_env.clock import SystemClock
 from agent_env.engine import Event
 from agent_env.errors import StorageError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agent_env.cli.command_table import COMMANDS
 from agent_env.cli.reference import PAGES, configuration_page, reference, write_pages
-from agent_env.cli.table import COMMANDS
 from agent_env.config.keys import KEYS
 from agent_env.config.said import SAID, every_key
 from agent_env.documents.outcomes import Kind

@@ -36,7 +36,7 @@ class Deployment:
     async def steps(self, engine: Engine) -> list[dict[str, Any]]:
         """What brings it up; what is not stored yet is stored."""
         from agent_env.bundles.model import BundleKind
-        from agent_env.cli.singles import written
+        from agent_env.cli.named_documents import written
 
         env_ids = [await written(BundleKind.ENV, each, engine.stores) for each in self.environments]
         agent_id = await written(BundleKind.AGENT, self.what, engine.stores)

@@ -23,7 +23,7 @@ async def written_environment(engine: Engine, what: str) -> str:
         ProblemsError: Everything wrong with it.
     """
     from agent_env.bundles.model import BundleKind
-    from agent_env.cli.singles import written
+    from agent_env.cli.named_documents import written
 
     return await written(BundleKind.ENV, what, engine.stores)
 
@@ -37,7 +37,7 @@ async def written_seed(engine: Engine, what: str, name: str) -> str:
     """
     from agent_env.bundles.model import BundleKind
     from agent_env.bundles.single_plans import bundle_of
-    from agent_env.cli.singles import written
+    from agent_env.cli.named_documents import written
 
     bundle = bundle_of(BundleKind.ENV, what)
     if bundle is None or engine.stores.artifacts.find(name, None) is not None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from agent_env.cli.command_table import ALIASES, COMMANDS, SECTIONS
 from agent_env.cli.state import state_of
-from agent_env.cli.table import ALIASES, COMMANDS, SECTIONS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

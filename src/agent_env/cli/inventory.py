@@ -168,7 +168,7 @@ def _built_in_steps() -> Sequence[str]:
 
 
 def _built_in_commands() -> Sequence[str]:
-    from agent_env.cli.table import COMMANDS
+    from agent_env.cli.command_table import COMMANDS
 
     return list(COMMANDS)
 

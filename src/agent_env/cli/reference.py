@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import click
 
 from agent_env.cli.boundary import PROGRAM
+from agent_env.cli.command_table import SECTIONS
 from agent_env.cli.frame import root
-from agent_env.cli.table import SECTIONS
 
 if TYPE_CHECKING:
     from agent_env.steps.reference import FieldReference

@@ -1,1 +1,1 @@
-"""One file a command or group of commands; loaded when its name is used (`cli.table`)."""
+"""One file a command or group of commands; loaded when its name is used (`cli.command_table`)."""

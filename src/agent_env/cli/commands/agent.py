@@ -51,7 +51,7 @@ for _command in (chat, validate):
 def put(*, what: str | None, id: str | None, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Store an agent, with its image and all that it refers to. Only what changed is written."""
     from agent_env.bundles.model import BundleKind
-    from agent_env.cli.singles import put as put_single
+    from agent_env.cli.named_documents import put as put_single
 
     named = [name for name in ("image_ref", "dockerfile") if given[name]]
     if (what is None) == (not named) or len(named) > 1:

@@ -42,7 +42,7 @@ for _command in (call, check, exec_, logs, shell, state):
 def put(what: str, id: str | None, dry_run: bool, as_json: bool) -> None:
     """Store an environment, with its images and all that it refers to. Only what changed is written."""
     from agent_env.bundles.model import BundleKind
-    from agent_env.cli.singles import put as put_single
+    from agent_env.cli.named_documents import put as put_single
 
     put_single(BundleKind.ENV, what, id, dry_run=dry_run, as_json=as_json, next_command="bring it up: agent-env env deploy")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent_env.cli.frame import FilePath, Group
-from agent_env.cli.moving import bytes_text, moving
+from agent_env.cli.image_progress import bytes_text, moving
 from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.session import configuration, run_async
 from agent_env.cli.state import state_of

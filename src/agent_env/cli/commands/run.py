@@ -144,7 +144,7 @@ def _refuse_unless_stored(id: str, error: NotFoundError) -> None:
 
 
 def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
-    from agent_env.cli.single import run_single
+    from agent_env.cli.task_runs import run_single
 
     for name in ("tasks", "evals", "resume"):
         if given[name]:
