@@ -134,6 +134,11 @@ def test_providers_never_import_each_other_and_their_names_stay_in_their_folders
     assert not wrong
 
 
+def test_a_provider_fits_on_a_few_screens() -> None:
+    lines = {path: len(path.read_text().splitlines()) for path in (ROOT / "src/agent_env/sandboxes").glob("*/provider.py")}
+    assert not [f"{path.relative_to(ROOT)}: {count}" for path, count in lines.items() if count > 250]
+
+
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
     """Every statement, handler and case below it; expressions, which are most of a tree, are not looked into."""
     for node in ast.iter_child_nodes(tree):

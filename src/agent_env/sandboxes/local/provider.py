@@ -7,32 +7,22 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from agent_env import host, keeper
 from agent_env.containers.endpoint import NO_ENGINE_HINT
 from agent_env.documents.network import NetworkMode
 from agent_env.errors import InfrastructureError, SandboxNotFoundError, UnsupportedError
-from agent_env.keeper.wiring import relay_token
 from agent_env.places import Shape
-from agent_env.places.helper import binary_path
 from agent_env.sandboxes.confined import limits as control
-from agent_env.sandboxes.confined import link
-from agent_env.sandboxes.confined.confining import Confining, weak
-from agent_env.sandboxes.confined.launch import Started
-from agent_env.sandboxes.confined.making import confine, first_facts, make, own_options
-from agent_env.sandboxes.confined.network import SLIRP, Network, choose, why_shared
-from agent_env.sandboxes.confined.publish import write_port_map
-from agent_env.sandboxes.confined.records import CONTAINER, LOG, Facts, labels_file, new_work_dir, work_dirs
+from agent_env.sandboxes.confined.network import why_shared
+from agent_env.sandboxes.confined.records import CONTAINER, Facts, work_dirs
 from agent_env.sandboxes.confined.sandbox import info_of
-from agent_env.sandboxes.contract import Capabilities, Level, SandboxInfo, SandboxSpec
+from agent_env.sandboxes.contract import Capabilities, SandboxInfo, SandboxSpec
+from agent_env.sandboxes.local.confined_machines import ConfinedMachines
 from agent_env.sandboxes.local.engines import Engines, Problem, record_of
-from agent_env.sandboxes.local.options import Options
 from agent_env.sandboxes.local.sandbox import LocalSandbox
-from agent_env.sandboxes.local.view import View, write_sudo
 from agent_env.stores.installation import home_of
-from agent_env.waiting import shielded
 
 if TYPE_CHECKING:
     from agent_env.images import BuildRequest, OnProgress
@@ -44,13 +34,11 @@ SANDBOX, HOME = "agentenv.sandbox", "agentenv.home"
 AnyContainers = TypeVar("AnyContainers", bound="Containers")
 
 
-class LocalProvider(Confining):
+class LocalProvider(ConfinedMachines):
     """Makes, finds and removes confined machine places on this machine."""
 
     name = "local"
 
-    options_type = Options
-    _options: Options
     _no_engine: Problem | None = None
 
     @cached_property
@@ -146,13 +134,7 @@ class LocalProvider(Confining):
         self._records.open(facts)
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(undone, spec.sandbox_id)
-            work = asyncio.to_thread(make, facts, spec, self.machine, self._records, partial(self._start, facts, spec))
-            facts = await shielded(work, seconds=self._limits.deploy_seconds, what="making the sandbox")
-            if spec.ports:
-                facts = await self._life.publish(facts, spec, self._records.folder(spec.sandbox_id) / LOG)
-                await asyncio.to_thread(write_port_map, Path(facts.work_dir), {int(served): port for served, port in facts.ports.items()})
-            await self._life.relay(facts)
-            sandbox = await self._handle(facts, spec.epoch, spec.token)
+            sandbox = await self._handle(await self._made(facts, spec), spec.epoch, spec.token)
             undo.pop_all()
             return sandbox
 
@@ -218,16 +200,6 @@ class LocalProvider(Confining):
         """Lets go of container engines."""
         await self._engines.aclose()
 
-    # What the machine gives
-
-    def _can_confine(self) -> bool:
-        match self._options.confiner:
-            case "bwrap":
-                return self.machine.bwrap is not None and not self.machine.for_nobody
-            case "helper":
-                return not self.machine.user_namespaces
-        return self.machine.can_confine
-
     def _in_container(self) -> bool:
         """A container plays the machine: by configuration, or where nothing can be confined and an engine answers."""
         if self._options.isolation == "auto":
@@ -245,65 +217,6 @@ class LocalProvider(Confining):
             return f"{why} ({NO_ENGINE_HINT}: a container of it then plays the machine)"
         why = self.machine.user_namespaces or "user namespaces are to be made by bubblewrap"
         return f"this machine can confine nothing: {why}, and bubblewrap can't make any either; {_REMEDIES}"
-
-    def _levels(self) -> dict[str, Level]:
-        return control.levels(self.machine)
-
-    def _bwrap(self) -> str | None:
-        """For root always our own confiner, which gives each place private ids; for others bubblewrap, which some machines allow alone."""
-        if self._options.confiner == "helper" or (self.machine.is_root and self._options.confiner == "auto"):
-            return None
-        return self.machine.bwrap
-
-    def _notes(self) -> Sequence[str]:
-        notes = []
-        if why := why_shared(self._options.network, self.machine):
-            notes.append(
-                f"places that may use the network use this machine's own, with its loopback and abstract sockets ({why}); "
-                "slirp4netns would separate them"
-            )
-        return [*notes, *weak(self._levels())]
-
-    # Making
-
-    def _first_facts(self, spec: SandboxSpec) -> Facts:
-        network = choose(spec.network_mode, self._options.network, self.machine)
-        work_dir, bubblewrapped = new_work_dir(self._work_root, spec.sandbox_id), self._bwrap() is not None
-        home, notes = self._records.home, self._notes()
-        return first_facts(spec, work_dir, network, self.machine, home=home, notes=notes, bubblewrapped=bubblewrapped)
-
-    def _start(self, facts: Facts, spec: SandboxSpec, groups: Sequence[Path]) -> Started:
-        """Fills the folder and starts the place in it."""
-        folder = self._records.folder(spec.sandbox_id)
-        view = View(
-            machine=self.machine,
-            work_dir=Path(facts.work_dir),
-            sandbox_id=spec.sandbox_id,
-            network=Network(str(facts.network["mode"]), str(facts.network["how"])),
-            environ=self._environ,
-            extra={**spec.env, **spec.secrets},
-            helper=binary_path(),
-            sudo=write_sudo(self._records.tools()),
-            marks=dict([labels_file(spec.sandbox_id, spec.labels)]),
-            base_uid=facts.base_uid,
-        )
-        view.build()
-        told = link.config(
-            spec,
-            view.environment(),
-            counted=facts.levels["processes"] == Level.HARD,
-            limited=bool(groups),
-            network_seconds=self._limits.connect_seconds if facts.network["how"] == SLIRP else 0.0,
-            starter=control.takes_threads(groups),
-            relay_token=relay_token(self._state_root, spec.sandbox_id),
-        )
-        bwrap = self._bwrap()
-        own = own_options(facts, spec, self.machine, groups, folder) + (["--bwrap", bwrap] if bwrap else [])
-        with view.files() as files:
-            view_words, lend, seconds = view.arguments(files), tuple(files.values()), self._limits.deploy_seconds
-            return confine(
-                spec.sandbox_id, folder, told, groups=groups, own=own, view=view_words, log=folder / LOG, lend=lend, seconds=seconds
-            )
 
     async def _handle(self, facts: Facts, epoch: int, token: str) -> LocalSandbox:
         connection, watch = await self._life.reach(facts, epoch=epoch, token=token)
