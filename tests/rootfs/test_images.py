@@ -211,13 +211,19 @@ def test_an_oci_layout_is_an_image_too(folder: Path) -> None:
     assert act(WAYS[0], scenario) == b"here\n"
 
 
-def test_a_read_only_root_can_not_be_written(folder: Path) -> None:
-    image = busybox(folder)
+@pytest.mark.parametrize("root", ["overlay", "copy"])
+@pytest.mark.parametrize("way", WAYS)
+def test_fi03_a_read_only_root_can_not_be_written_and_the_images_volumes_can(way: str, root: str, folder: Path) -> None:
+    layers = archive_of({"data/kept": b"of the image\n", "data/in": None, "srv/real": None}), link("led", "srv/real")
+    names = ("/data", "/data/in", "/led", "/made/for/it", "/", "/bin/sh")
+    image = busybox(folder, *layers, Volumes={name: {} for name in names})
+    script = "touch /x; for f in /data /data/in /led /srv/real /made/for/it /dev/shm; do echo y > $f/y && cat $f/y; done; cat /data/kept"
 
     async def scenario(world: World) -> tuple[bytes, bytes]:
-        done = await said(provider(world, read_only=True), spec(image), "sh", "-c", "touch /x; echo y > /dev/shm/y && cat /dev/shm/y")
+        done = await said(provider(world, root=root, read_only=True), spec(image), "sh", "-c", f"{script}; touch /made/x /srv/x")
+        assert images.left(world) == []
         return done.stdout, done.stderr
 
-    out, err = act(WAYS[0], scenario)
-    assert out == b"y\n"
-    assert b"Read-only" in err
+    out, err = act(way, scenario)
+    assert out == b"y\n" * 6 + b"of the image\n"
+    assert err.count(b"Read-only") == 3, err

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from agent_env.defaults import Limits
@@ -23,7 +24,7 @@ from agent_env.sandboxes.confined.network import KEEPER, MACHINE, SLIRP, Network
 from agent_env.sandboxes.confined.probe import Machine
 from agent_env.sandboxes.confined.records import Facts, Records, labels_file
 from agent_env.sandboxes.contract import Level, SandboxSpec
-from agent_env.sandboxes.rootfs.top import TOP, WORK, Top, furnish
+from agent_env.sandboxes.rootfs.top import TOP, WORK, Top, furnish, volumes
 
 ENTRY_ATTEMPT = "image"
 """The attempt that the image's own command belongs to, as in an engine's containers."""
@@ -47,6 +48,8 @@ class Making:
     limits: Limits
     stacked: bool
     read_only: bool
+    volumes: Mapping[str, Path] = field(default_factory=dict)
+    """Of an image whose root can't be written: the folders that can, and where they lie here."""
 
     @property
     def folder(self) -> Path:
@@ -84,6 +87,8 @@ class Making:
         files = {name.removeprefix("/etc/"): text for name, text in network_files(network, self.spec.sandbox_id).items()}
         config = self.image.config
         furnish(top, files, mounts=_MOUNTS, folders=[config.workdir, *config.volumes])
+        if self.read_only:
+            self.volumes = volumes(self.image.root, config.volumes, self.folder, shift, check)
 
     def config(self) -> HelperConfig:
         """What the helper is told: the image's own words, and what the sandbox adds to them."""
@@ -132,6 +137,7 @@ class Making:
         words = [f"--unshare-{name}" for name in ("user", "pid", "ipc", "uts", "cgroup-try")]
         words += ["--unshare-net"] if self.facts.network["how"] != MACHINE else []
         words += [] if self.stacked else ["--bind", str(self.folder / TOP), "/"]
+        words += chain.from_iterable(("--bind", str(folder), inside) for inside, folder in self.volumes.items())
         words += ["--hostname", self.spec.sandbox_id[:64], "--size", _MEMORY_FOLDER_BYTES, "--tmpfs", "/.agentenv"]
         words += ["--ro-bind", str(binary_path()), HELPER_INSIDE, "--proc", "/proc"]
         words += ["--size", str(self.spec.memory_bytes)] if self.spec.memory_bytes else []

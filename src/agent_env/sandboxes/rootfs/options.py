@@ -22,4 +22,4 @@ class Options(options.Options):
     root: str = "auto"
     """`overlay` refuses to copy; `copy` always copies; `auto` copies where this machine can't stack file systems."""
     read_only: bool = False
-    """The image's files can't be written; what is mounted (`/dev/shm`) can."""
+    """The image's files can't be written; its volumes, and what is mounted (`/dev/shm`), can."""

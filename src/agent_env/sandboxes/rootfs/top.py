@@ -39,6 +39,11 @@ class Top:
         self.path.mkdir()
         self._like(self.tree.lstat(), self.path)
 
+    def empty(self) -> None:
+        """Makes the folder root's, with nothing in it."""
+        self.path.mkdir(mode=0o755)
+        os.chown(self.path, self._user(0), self._group(0))
+
     def folder(self, name: str) -> Path:
         """Has a real folder of that name in the sandbox, whatever the image has there; links on the way to it are the image's own.
 
@@ -172,6 +177,37 @@ def _status(path: Path) -> os.stat_result | None:
         return path.lstat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def volumes(tree: Path, names: Sequence[str], into: Path, shift: int, check: Callable[[], None]) -> Mapping[str, Path]:
+    """Gives an image's volumes folders of their own, which hold what the image has there; one below another is a part of that.
+
+    Args:
+        tree: The image's tree.
+        names: The volumes.
+        into: Where the folders are made.
+        shift: What is added to every owner's number.
+        check: Called often; raises to end the work.
+
+    Returns:
+        The volume, without any link on the way to it → its folder. Of what is the root itself, or a file, there is none.
+
+    Raises:
+        UnsupportedError: The image's links lead in a circle.
+        OSError: A folder can't be made.
+    """
+    made: dict[tuple[str, ...], Path] = {}
+    for parts in sorted(tuple(_real(tree, name)) for name in names):
+        found = _status(tree.joinpath(*parts))
+        if not parts or any(parts[: len(above)] == above for above in made) or (found is not None and not stat.S_ISDIR(found.st_mode)):
+            continue
+        top = Top(tree.joinpath(*parts), into / f"volume-{len(made)}", shift)
+        made[parts] = top.path
+        if found is None:
+            top.empty()
+        else:
+            top.copy(check)
+    return {f"/{'/'.join(parts)}": folder for parts, folder in made.items()}
 
 
 def furnish(top: Top, files: Mapping[str, str], *, mounts: Sequence[str], folders: Sequence[str]) -> None:
