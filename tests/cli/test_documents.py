@@ -121,6 +121,8 @@ def test_artifact_file_and_folder_are_stored_fetched_listed_and_removed(cli: Cli
     assert set(STORED_TYPES) == {"folder", *ARTIFACT_TYPES}
     assert [entry["path"] for entry in cli("artifact", "get", "many-files", "--json").json["files"]] == ["sub/a.sh"]
     assert cli("artifact", "get", "many-files", "--output", "back").code == 0
+    taken = cli("artifact", "get", "many-files", "--output", cli.write("taken", "a file"))
+    assert (taken.code, "taken/sub/a.sh can't be written" in taken.err, "--debug" in taken.err) == (2, True, False)
     assert (cli.cwd / "back/sub/a.sh").stat().st_mode & 0o111
     assert {item["id"] for item in cli("artifact", "list", "--json").json["artifacts"]} == {"one", "many-files"}
     assert [item["id"] for item in cli("artifact", "list", "--json", "--contains", "ON").json["artifacts"]] == ["one"]

@@ -426,8 +426,9 @@ def test_of_a_long_message_a_line_has_both_ends_and_a_tolerated_failure_counts_a
     failure = {"code": "c", "message": f"exited 3:\n{'x' * 20_000}\nValueError: no", "tolerated": True}
     watcher.on_event(Event("run-1", 2, "now", "step_failed", "a", failure))
     watcher.on_event(Event("run-1", 3, "now", "step_done", "b", {}))
-    first, second = capsys.readouterr().err.splitlines()
+    watcher.on_event(Event("run-1", 4, "now", "step_failed", "c", {"code": "cancelled", "message": "cancelled"}))
+    first, second, third = capsys.readouterr().err.splitlines()
     assert first.startswith("[t] 1/2 a failed (tolerated): c: exited 3: xxx")
     assert first.endswith("xxx ValueError: no")
     assert len(first) < 600
-    assert second == "[t] 2/2 b"
+    assert (second, third) == ("[t] 2/2 b", "[t] c cancelled")

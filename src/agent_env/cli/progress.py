@@ -161,6 +161,8 @@ def _line(run: Running, event: Event) -> str | None:
             return f"[{run.task}]{number} {event.step_id}{said}{took}"
         case "review_asked":
             return f"[{run.task}] {event.step_id} {run.now[event.step_id or '']}"
+        case "step_failed" if payload.get("code") == "cancelled":
+            return f"[{run.task}] {event.step_id} cancelled{took}"
         case "step_failed":
             error = payload.get("error") or payload
             place, tolerated = (number, " (tolerated)") if payload.get("tolerated") else ("", "")

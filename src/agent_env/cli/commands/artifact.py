@@ -148,11 +148,14 @@ def _write(output: Path, name: str, data: bytes, mode: int) -> None:
     if wrong:
         raise UsageError(f"the artifact's file {name!r} {wrong}, so it is not written")
     path = output / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_symlink():
-        path.unlink()  # a link is replaced, never written through
-    path.write_bytes(data)
-    path.chmod(mode & 0o777)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            path.unlink()  # a link is replaced, never written through
+        path.write_bytes(data)
+        path.chmod(mode & 0o777)
+    except OSError as error:
+        raise UsageError(f"{path} can't be written: {error.strerror}", hint="choose another --output") from error
 
 
 def _facts(document: ArtifactDocument) -> dict[str, Any]:
