@@ -88,6 +88,28 @@ def test_b1_a_name_that_an_earlier_step_deploys_is_found_before_anything_starts(
     assert str(problem) == ".sandbox_name: Sandbox 'box' is already deployed by step 'one' (give one of them another name)"
 
 
+@pytest.mark.parametrize(
+    ("policy", "fields", "held"),
+    [
+        (None, {"network": "net"}, True),
+        ({"mode": "allow_all"}, {}, True),
+        ({"mode": "none"}, {}, True),
+        ({"mode": "none"}, {"network": "none"}, True),
+        ({"mode": "none"}, {"network": "net"}, False),
+        ({"mode": "none"}, {"extra_networks": ["net"]}, False),
+        ({"mode": "allowlist", "allow_hosts": ["pypi.org"]}, {}, False),
+    ],
+)
+def test_np03_a_policy_that_can_not_be_held_beside_a_machine_is_found_before_anything_starts(
+    policy: dict[str, Any] | None, fields: dict[str, Any], held: bool
+) -> None:
+    box = {"id": "box", "type": "deploy_sandbox", "sandbox_name": "box", "sandbox_mode": "vm", "network_policy": policy}
+    beside = {"id": "c", "type": "run_docker_container", "sandbox_name": "box", "image": "a", **fields}
+    plan = Earlier(parse_step(box, source="t"))
+    said = [str(problem) for problem in parse_step(beside, source="t").problems(plan) if "network policy" in problem.message]
+    assert ([text.partition(":")[0] for text in said] == [".sandbox_name"]) is not held
+
+
 def test_teardown_removes_what_is_named_and_only_remarks_what_is_not_there(bench: Bench) -> None:
     async def body(run: BenchRun) -> None:
         await run.do({"id": "other", "type": "deploy_sandbox", "sandbox_mode": "vm", "sandbox_name": "other"})

@@ -23,7 +23,7 @@ from agent_env.errors import PlacementError, UnsupportedError, UserError
 from agent_env.places import Shape
 from agent_env.sandboxes.contract import LeadsToHost, SandboxSpec, TakesSecrets
 from agent_env.steps.contract import ContainerRequest
-from agent_env.steps.requests import GRANT_HINT, Volume
+from agent_env.steps.requests import GRANT_HINT, NETWORK_HINT, Volume, network_problem
 from agent_env.stores.records import Resource
 from agent_env.waiting import deadline
 
@@ -208,14 +208,10 @@ class _Start:
         from agent_env.containers.spec import SHARED
 
         mode = SandboxSpec(self.sandbox_id, network=self.held.sandbox.network).network_mode
-        if mode is not NetworkMode.ALLOW_ALL:
-            if mode is NetworkMode.NONE and name in {None, "none"}:
-                return "none"
-            raise UnsupportedError(
-                f"the network policy {mode.value!r} of sandbox {self.request.sandbox_name!r} can't be held for a container on a network",
-                concerns=self.request.container_name,
-                hint="deploy the sandbox with allow_all, or use a sandbox_mode 'container' of its own for what must be held to a list",
-            )
+        if problem := network_problem(mode, self.request.sandbox_name, [name]):
+            raise UnsupportedError(problem, concerns=self.request.container_name, hint=NETWORK_HINT)
+        if mode is NetworkMode.NONE:
+            return "none"
         if name is None:
             return SHARED
         if name in _OWN_NETWORK:

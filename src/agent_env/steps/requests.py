@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal, Self
 
+from agent_env.documents.network import NetworkMode
 from agent_env.documents.updates import Json
 
 if TYPE_CHECKING:
@@ -78,6 +79,16 @@ class Volume:
         if not source.startswith("/") and not _VOLUME.fullmatch(source):
             raise ValueError(f"{source!r} is no name of a volume: it has letters, digits, dots, dashes and _; a folder is written whole")
         return cls(source, str(plain), options == "ro")
+
+
+NETWORK_HINT = "deploy the sandbox with allow_all, or use a sandbox_mode 'container' of its own for what must be held to a list"
+
+
+def network_problem(mode: NetworkMode, sandbox_name: str, names: Iterable[str | None]) -> str | None:
+    """Why a container beside a sandbox with such a policy can't be on these networks, or None: it reaches no more than the sandbox may."""
+    if mode is NetworkMode.ALLOW_ALL or (mode is NetworkMode.NONE and {*names} <= {None, "none"}):
+        return None
+    return f"the network policy {mode.value!r} of sandbox {sandbox_name!r} can't be held for a container on a network"
 
 
 @dataclass(frozen=True, slots=True)

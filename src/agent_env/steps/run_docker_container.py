@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from agent_env.defaults import GIB, KIB, MIB
-from agent_env.documents.network import NetworkPolicy
+from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.records import DeployedContainer
 from agent_env.documents.updates import ExtendMetadata, Update
 from agent_env.errors import DeadlineError, Problem, TaskError, UserError
@@ -21,7 +21,7 @@ from agent_env.steps.contract import ContainerRequest, EntityRef, OnResume, Plan
 from agent_env.steps.deploy_sandbox import Port, variables
 from agent_env.steps.fields import SECRET, SECRET_URLS, USABLE, OptionalName, Texts, Whole
 from agent_env.steps.image_names import image_problems
-from agent_env.steps.requests import Volume
+from agent_env.steps.requests import NETWORK_HINT, Volume, network_problem
 from agent_env.steps.targets import SandboxTarget
 from agent_env.waiting import poll
 
@@ -204,6 +204,8 @@ class RunDockerContainer(Step, type="run_docker_container"):
             if getattr(deployer, "sandbox_mode", "vm") != "vm":
                 message = f"sandbox {self.sandbox_name!r} is a container, and containers run beside machines"
                 yield Problem(message, path=".sandbox_name", hint="deploy it with sandbox_mode 'vm'")
+            elif problem := network_problem(_network_mode(deployer), self.sandbox_name, [self.network, *self.extra_networks]):
+                yield Problem(problem, path=".sandbox_name", hint=NETWORK_HINT)
 
     def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for other in plan.deployers(self.id, self.type_name, sandbox_name=self.sandbox_name, container_name=self.container_name):
@@ -335,6 +337,11 @@ class RunDockerContainer(Step, type="run_docker_container"):
             shown = said.decode("utf-8", "replace").strip()[-500:]
             message = f"container {self.container_name!r} was not ready within {run.limits.container_ready_seconds:g} s"
             raise TaskError(f"{message}: its ready_command said {shown!r}" if shown else message, concerns=self.id) from error
+
+
+def _network_mode(deployer: Step) -> NetworkMode:
+    policy = getattr(deployer, "network_policy", None)
+    return policy.mode if isinstance(policy, NetworkPolicy) else NetworkMode.ALLOW_ALL
 
 
 def _bytes(size: str | int | None) -> int:
