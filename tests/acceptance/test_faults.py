@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_env.sandboxes.confined import probe
 from tests.acceptance.conftest import AGENT_ENV, BOX, PATIENCE, Answer, Home, check, code, measured
 from tests.busy import within
 
@@ -138,7 +139,7 @@ exec {real} "$@"
 
 
 def test_lc02_a_start_that_prints_and_never_gets_ready_ends_at_its_time_and_blocks_no_other(home: Home, tmp_path: Path) -> None:
-    real = next((path for path in ("/usr/bin/slirp4netns", "/usr/local/bin/slirp4netns") if Path(path).exists()), None)
+    real = probe.survey().slirp
     if real is None:
         pytest.skip("agentenv-capability-missing: slirp4netns")
     shims = tmp_path / "shims"

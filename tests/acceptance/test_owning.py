@@ -117,8 +117,11 @@ def test_d3_of_two_commands_that_resume_at_once_one_wins_and_the_other_is_told_w
 
 def unshared(home: Home, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
     """The command in a world that differs: `script` changes names or mounts of namespaces of its own before."""
-    ways = ["unshare", "--mount", "--uts"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount", "--uts"]
-    command = [*ways, "sh", "-ec", f'{script}\nexec "$@"', "sh", str(AGENT_ENV), *argv]
+    differing, same_user = ["unshare", "--mount", "--uts"], list[str]()
+    if os.geteuid():  # who changes things is root there, and whose command it is the user that it was
+        differing += ["--map-root-user"]
+        same_user = ["unshare", "--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
+    command = [*differing, "sh", "-ec", f'{script}\nexec "$@"', "sh", *same_user, str(AGENT_ENV), *argv]
     return subprocess.run(command, env=home.environ(), cwd=home.cwd, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 

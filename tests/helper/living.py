@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.places import PlaceKind
 from agent_env.places.helper import HelperConfig, HelperPlace, binary_path, connect
@@ -22,6 +24,8 @@ from agent_env.places.helper import HelperConfig, HelperPlace, binary_path, conn
 TOKEN = secrets.token_hex(16)
 UNSHARE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 ENV = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
+"""To become other users, or to look into a process that lets nobody of its own user do so."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from agent_env.places import Command, Completed, Ending
 from agent_env.places.helper import HelperPlace
 from agent_env.waiting import poll
 from tests.busy import within
-from tests.helper.living import UNSHARE, Living, helper, short, tagged
+from tests.helper.living import UNSHARE, Living, helper, needs_root, short, tagged
 from tests.memory import forget_peak, peak_bytes
 from tests.processes import children_of, state_of
 
@@ -492,6 +492,7 @@ async def test_limits_of_files_are_the_callers_not_the_helpers() -> None:
         assert (await place.run(sh("ulimit -Sn; ulimit -Hn"))).stdout.split() == [b"%d" % soft, b"%d" % hard]
 
 
+@needs_root
 @pytest.mark.parametrize("user", ["4321:4321", "4321", "www-data", "www-data:4321", "root", None])
 async def test_us01_home_exists_and_is_writable_for_any_user(user: str | None) -> None:
     async with helper() as (_, place):

@@ -16,7 +16,7 @@ from agent_env.places import Command, Ending
 from agent_env.places.helper import HelperConfig, HelperPlace
 from agent_env.waiting import poll
 from tests.busy import within
-from tests.helper.living import ENV, TOKEN, UNSHARE, Living, helper, tagged
+from tests.helper.living import ENV, TOKEN, UNSHARE, Living, helper, needs_root, tagged
 
 SEIZE, INTERRUPT, DETACH = 0x4206, 0x4207, 17  # linux/ptrace.h
 
@@ -92,6 +92,7 @@ async def test_whoever_kills_or_stops_all_that_he_sees_does_not_reach_the_next_c
             assert (await place.run(sh("echo again"))).stdout == b"again\n"
 
 
+@needs_root
 async def test_a_command_whose_supervisor_is_killed_before_it_begins_runs_once(tmp_path: Path) -> None:
     async with starting() as (living, place):
         count = tmp_path / "count"
@@ -106,6 +107,7 @@ async def test_a_command_whose_supervisor_is_killed_before_it_begins_runs_once(t
         assert (done.stdout, count.read_text()) == (b"done\n", "once\n")
 
 
+@needs_root
 async def test_a_command_that_is_out_of_time_before_it_begins_never_does(tmp_path: Path) -> None:
     async with starting() as (living, place):
         tag, ran = secrets.token_hex(8), tmp_path / "ran"
@@ -118,6 +120,7 @@ async def test_a_command_that_is_out_of_time_before_it_begins_never_does(tmp_pat
         assert not ran.exists()
 
 
+@needs_root
 async def test_one_that_is_killed_while_it_waits_is_replaced() -> None:
     async with starting() as (living, place):
         for _ in range(3):

@@ -22,6 +22,12 @@ with contextlib.suppress(ImportError):  # so do these
 
     sysconfig.get_config_vars()
 
+
+def _no_library(name: str, *_: object) -> str:
+    raise ValueError(name)
+
+
+sys.modules["ctypes.macholib.dyld"] = types.SimpleNamespace(dyld_find=_no_library)  # type: ignore[assignment] # Debian has none
 sys.modules["_scproxy"] = types.SimpleNamespace(_get_proxy_settings=dict, _get_proxies=dict)  # type: ignore[assignment]
 
 _LACKING = {
