@@ -247,9 +247,11 @@ def test_a_stored_task_leaves_nothing_in_the_temporary_folder(cli: Cli, verb: li
     assert list((cli.home / "tmp").iterdir()) == []
 
 
-def test_contexts_are_written_for_their_user_alone(cli: Cli) -> None:
+def test_contexts_are_written_for_their_user_alone_and_attempts_are_told_apart(cli: Cli) -> None:
     assert cli("task", "create", cli.write("t.json", SCORED_ZERO), "--id", "t").code == 0
-    assert cli("task", "run", "--id", "t", "--output-dir", "results", "-q").code == 0
+    answer = cli("task", "run", "--id", "t", "--k", "2", "--output-dir", "results")
+    assert answer.code == 0
+    assert all(f"[t #{number}] scored below 1" in answer.err and f"t #{number} " in answer.out for number in (1, 2))
     assert (cli.cwd / "results").stat().st_mode & 0o777 == 0o700
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (cli.cwd / "results").iterdir())
 

@@ -13,6 +13,11 @@ ERROR_KEYS = ("code", "message", "step_id")
 """What the documented JSON says of an error."""
 
 
+def attempt_label(named: str, attempt: int, attempts: int) -> str:
+    """A name that tells one of several attempts from the others, counted from 0."""
+    return f"{named} #{attempt + 1}" if attempts > 1 else named
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """A run under the name by which its user knows the task."""

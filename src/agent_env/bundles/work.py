@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
 from agent_env.bundles.planned import BundlePlan, PlannedTask
-from agent_env.bundles.verdict import Wanted
+from agent_env.bundles.verdict import Wanted, attempt_label
 from agent_env.defaults import Limits
 from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json
@@ -51,7 +51,7 @@ class WorkItem:
     def label(self) -> str:
         """How people tell it from the other runs of the call."""
         named = self.task.name if self.row is None else f"{self.task.name} [{row_name(self.row + 1, self.seed)}]"
-        return f"{named} #{self.attempt // self.rows + 1}" if self.attempts > self.rows else named
+        return attempt_label(named, self.attempt // self.rows, self.attempts // self.rows)
 
 
 def plan_work(

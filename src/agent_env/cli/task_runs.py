@@ -45,6 +45,7 @@ def run_single(
     import secrets
 
     from agent_env.bundles.named_agents import refuse_unknown, without_effect
+    from agent_env.bundles.verdict import attempt_label
     from agent_env.bundles.work import derived_seed
     from agent_env.documents.seeds import SEED_KEY, row_name
     from agent_env.engine import RunOptions
@@ -88,7 +89,7 @@ def run_single(
                 **asked_of_models,
             )
             which = f"{text} [{row_name(number % len(rows) + 1, row)}]" if found else text
-            label = f"{which} #{number // len(rows) + 1}" if given["attempts"] > 1 else which
+            label = attempt_label(which, number // len(rows), given["attempts"])
             jobs.append(Job(text, task.seeded(seed), options, label=label))
         return jobs
 

@@ -241,6 +241,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
     import secrets
 
     from agent_env.bundles.named_agents import without_effect
+    from agent_env.bundles.verdict import attempt_label
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.tasks import planned, start_context, with_chosen_agents
     from agent_env.engine import RunOptions
@@ -278,6 +279,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
                     overrides=chosen,
                     **asked_of_models,
                 ),
+                label=attempt_label(id, number, given["k"]),
             )
             for number in range(given["k"])
         ]
