@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from agent_env import host
+from agent_env.clock import SystemClock
 from agent_env.engine import RunOptions
 from agent_env.engine.gc import Claim
 from agent_env.errors import RunOwnedError
@@ -82,6 +85,23 @@ def test_what_was_kept_on_purpose_goes_once_it_is_older_than_asked_for(tmp_path)
             report = await engine.gc(older_than_seconds=3600.0)
             assert list(report.left.values()) == [Claim.KEPT]
             assert len((await engine.gc(older_than_seconds=0.0)).sandboxes.removed) == 1
+
+    run(whole())
+
+
+def test_what_was_kept_expires_by_a_clock_that_nobody_sets(tmp_path, monkeypatch):
+    async def whole():
+        toy = Toy("local")
+        async with Toys(tmp_path, toy) as engine:
+            await started(engine, [toy_box("local")], keep=True)
+            monkeypatch.setattr(SystemClock, "now", lambda self: datetime.now(UTC) + timedelta(days=400))
+            report = await engine.gc()
+            assert (report.sandboxes.removed, list(report.left.values())) == ((), [Claim.KEPT])
+            since_boot = host.boot_seconds()
+            monkeypatch.setattr(host, "boot_seconds", lambda: since_boot + engine._house.limits.sandbox_ttl_seconds + 1)
+            assert len((await engine.gc(dry_run=True)).sandboxes.removed) == 1
+            monkeypatch.setattr(host, "boot_id", lambda: "another")
+            assert len((await engine.gc()).sandboxes.removed) == 1
 
     run(whole())
 

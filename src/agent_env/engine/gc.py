@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_env import keeper
-from agent_env.clock import Clock, timestamp
+from agent_env.clock import Clock
 from agent_env.defaults import Limits
 from agent_env.documents.updates import Json
-from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, Installation
+from agent_env.engine.installation import HOME_LABEL, RUN_LABEL, Installation, has_expired
 from agent_env.engine.options import Providers, Stores
 from agent_env.engine.sandbox_records import RESOURCE_KIND
 from agent_env.engine.teardown import DEFAULT_PROVIDER, KEPT_NOTE, Removal, TeardownReport, close_rows, remove_all
@@ -99,7 +99,7 @@ class _Found:
     sandbox_id: str
     provider: str
     run_id: str
-    expires_at: str | None
+    labels: Mapping[str, str]
 
 
 @dataclass
@@ -163,15 +163,14 @@ class Collector:
         """Every sandbox of this installation that may exist, by its row or by its label; and the providers that can't be asked."""
         rows = {row.id: row for row in self.stores.journal.resources(state=OPEN_STATES) if row.kind == RESOURCE_KIND}
         home = self.installation.home
-        found = [_Found(row.id, row.provider, row.run_id, row.expires_at) for row in rows.values() if row.labels.get(HOME_LABEL) == home]
+        found = [_Found(row.id, row.provider, row.run_id, row.labels) for row in rows.values() if row.labels.get(HOME_LABEL) == home]
         unreachable: dict[str, str] = {}
         for name in sorted({*self.names, *(row.provider for row in rows.values())}):
             try:
                 async with deadline(self.limits.teardown_seconds, f"listing the sandboxes of the provider {name!r}"):
                     async for info in self.providers(name).list({HOME_LABEL: home}):
                         if info.sandbox_id not in rows:
-                            labels = info.labels
-                            found.append(_Found(info.sandbox_id, name, labels.get(RUN_LABEL, ""), labels.get(EXPIRES_LABEL)))
+                            found.append(_Found(info.sandbox_id, name, info.labels.get(RUN_LABEL, ""), info.labels))
             except AgentEnvError as error:
                 unreachable[name] = str(error)
         return found, unreachable
@@ -204,10 +203,9 @@ class Collector:
         claim = self._claim(run_id)
         if claim is None:
             return list(sandboxes)
-        now = timestamp(self.clock.now())
         orphans = []
         for sandbox in sandboxes:
-            if claim is not Claim.LIVE and sandbox.expires_at is not None and sandbox.expires_at < now:
+            if claim is not Claim.LIVE and has_expired(sandbox.labels, self.clock):
                 orphans.append(sandbox)
             else:
                 self._left[sandbox.sandbox_id] = claim

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent_env import host
 from agent_env.clock import Clock, timestamp
 from agent_env.stores.installation import InstallationKey, home_of
 
@@ -21,6 +22,9 @@ RUN_LABEL = "agentenv.run"
 HOME_LABEL = "agentenv.home"
 EPOCH_LABEL = "agentenv.epoch"
 EXPIRES_LABEL = "agentenv.expires"
+BOOT_LABEL = "agentenv.expires-in-boot"
+"""The same moment by a clock that nobody sets: `BOOT.SECONDS`, the boot of the machine that made it and the seconds since then. In another
+boot, and for other machines, what `EXPIRES_LABEL` says has to do."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,7 @@ class Installation:
             HOME_LABEL: self.home,
             EPOCH_LABEL: str(epoch),
             EXPIRES_LABEL: timestamp(clock.now() + timedelta(seconds=ttl_seconds)),
+            **({BOOT_LABEL: f"{boot}.{host.boot_seconds() + ttl_seconds:.0f}"} if (boot := host.boot_id()) else {}),
         }
 
     def token(self, run_id: str, sandbox_id: str) -> str:
@@ -64,11 +69,23 @@ class Installation:
 
 def seconds_left(labels: Mapping[str, str], clock: Clock) -> float:
     """Until a sandbox ends, and all that is beside it, as its labels say; 0 where they don't."""
-    expires = labels.get(EXPIRES_LABEL)
+    expires, left = labels.get(EXPIRES_LABEL), _left_of_boot(labels)
     if not expires:
         return 0.0
-    left = datetime.fromisoformat(expires.replace("Z", "+00:00")) - clock.now()
-    return max(left.total_seconds(), 1.0)
+    if left is None:
+        left = (datetime.fromisoformat(expires.replace("Z", "+00:00")) - clock.now()).total_seconds()
+    return max(left, 1.0)
+
+
+def has_expired(labels: Mapping[str, str], clock: Clock) -> bool:
+    """Whether a sandbox is past its end, as its labels say, wherever somebody has set this machine's clock meanwhile."""
+    expires, left = labels.get(EXPIRES_LABEL), _left_of_boot(labels)
+    return left < 0 if left is not None else expires is not None and expires < timestamp(clock.now())
+
+
+def _left_of_boot(labels: Mapping[str, str]) -> float | None:
+    boot, _, until = labels.get(BOOT_LABEL, "").rpartition(".")
+    return float(until) - host.boot_seconds() if boot and until.isdecimal() and boot == host.boot_id() else None
 
 
 def installation_of(config: Config) -> Installation:
