@@ -12,6 +12,7 @@ import pytest
 
 from agent_env.containers import Engine, EngineEndpoint
 from agent_env.images.engine_api import EngineApi
+from agent_env.images.oci.store import ImageStore
 from tests.cli.conftest import Cli
 from tests.images.laboratory import door, layout, publish, tar_of
 
@@ -127,6 +128,10 @@ def test_without_an_engine_images_are_unpacked_listed_and_removed_all_the_same(c
     assert [(row["location"], row["bytes"], row["pins"]) for row in listed["unpacked"]] == [(place, 1, [])]
     assert "without the container engine" in cli("image", "list").err
     assert cli("image", "gc", "--json").json["unpacked"]["removed"] == []
+    store = ImageStore(cli.home / "state/agent-env")
+    asyncio.run(store.unpacked(place, pinned_by="sandbox/1"))
+    assert "unpacked images: 1 left: sandboxes are made of them" in cli("image", "gc", "--all").out
+    store.release("sandbox/1")
     assert [row["location"] for row in cli("image", "gc", "--all", "--json").json["unpacked"]["removed"]] == [place]
     assert not Path(done.json["root"]).exists()
 

@@ -128,7 +128,9 @@ TRIES: dict[str, Try] = {
     "a request for the port itself": Try(get("/", "good.test"), BAD, b"way out"),
     "an https address without a tunnel": Try(get("https://good.test/"), BAD),
     "ftp": Try(get("ftp://good.test/"), BAD),
-    "no HTTP at all": Try([b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(50) + b"\r\n\r\n"], BAD),
+    "no HTTP at all": Try(
+        [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(50) + b"\r\n\r\n"], BAD, b"no HTTP request: illegal request line\r\n"
+    ),
     "two lengths": Try([b"POST http://good.test/ HTTP/1.1\r\nHost: good.test\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello"], BAD),
     "a head that does not end": Try([b"GET http://good.test/ HTTP/1.1\r\nX: " + b"x" * 40_000], b"HTTP/1.1 431 "),
     "socks by a listed name": Try([*socks_name("good.test"), *get("/", "good.test")], SOCKS_OK, b"good GET /"),

@@ -105,7 +105,8 @@ async def serve(inlet: Inlet, pipe: Pipe, gate: Gate) -> None:
             client.http.start_next_cycle()
     except h11.RemoteProtocolError as error:
         if client.http.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            await client.answer(error.error_status_hint, f"that is no HTTP request: {error}")
+            why, _, _ = str(error).partition(":")  # the library goes on with the bytes as Python writes them
+            await client.answer(error.error_status_hint, f"that is no HTTP request: {why}")
 
 
 async def _serve_one(client: _Client, gate: Gate) -> bool:

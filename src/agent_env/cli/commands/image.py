@@ -94,7 +94,7 @@ def gc(dry_run: bool, everything: bool, as_json: bool) -> int:
     if as_json:
         write_json(facts)
     else:
-        _show_removal(facts)
+        _show_removal(facts, everything=everything)
     return 1 if facts["unpacked"]["busy"] else 0
 
 
@@ -274,7 +274,7 @@ def _show_unpacked(found: UnpackedImage, as_json: bool) -> None:
     )
 
 
-def _show_removal(facts: dict[str, Any]) -> None:
+def _show_removal(facts: dict[str, Any], *, everything: bool) -> None:
     done = "would be removed" if facts["dry_run"] else "removed"
     if facts["engine"] is not None:
         note(f"without the container engine: {facts['engine']}")
@@ -289,6 +289,8 @@ def _show_removal(facts: dict[str, Any]) -> None:
         line(f"unpacked image {row['location']}: {done}")
     if unpacked["busy"]:
         line("unpacked images: left, because some are being unpacked now")
+    elif everything and unpacked["kept"]:
+        line(f"unpacked images: {unpacked['kept']} left: sandboxes are made of them")
     if unpacked["leavings"]:
         line(f"half-done work of killed processes: {unpacked['leavings']} {done}")
     for key in facts["wheelhouses"]:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 UNPACKED = "unpacked"
 _STORE_LOCK = "store"
+_NOTHING = -1
+"""The budget of which nothing is left, not even an image without any bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class ImageStore:
         Raises:
             StorageError: Something can't be removed.
         """
-        budget = 0 if everything else self._limits.image_layers_bytes if budget_bytes is None else budget_bytes
+        budget = _NOTHING if everything else self._limits.image_layers_bytes if budget_bytes is None else budget_bytes
         return await self._collected(budget, dry_run=dry_run, live=live)
 
     async def _unpacked(
