@@ -350,6 +350,7 @@ def entry(kind: bytes, **facts: Any) -> tarfile.TarInfo:
     """A member that is no plain file."""
     info = tarfile.TarInfo()
     info.type = kind
+    info.mode = 0o755 if info.isdir() else info.mode  # so that whoever runs the tests may look into it
     for key, value in facts.items():
         setattr(info, key, value)
     return info
