@@ -99,6 +99,20 @@ def test_runs_show_context_can_be_read_by_context_json(cli: Cli) -> None:
     again = cli("task", "run", "--id", "t", "--start-step", "1", "--context-json", context, "--json", "--output-dir", "out")
     assert again.code == 0, again.err
     assert again.json["runs"][0]["scores"] == {"check": 1.0}
+    # What a step needs that is not done again may be missing by now, and what one needs that is may not.
+    box = {
+        **BOX,
+        "sandbox_mode": "container",
+        "image": "absent/image:1",
+        "port": 80,
+        "env_vars": {"A": "env:NOWHERE"},
+        "sandbox_type": "rootfs",
+    }
+    assert cli("task", "create", cli.write("t.json", [box, *PASSING[1:]]), "--id", "t", "--skip-validation").code == 0
+    run = ("task", "run", "--id", "t", "--context-json", context)
+    assert cli(*run, "--start-step", "1", "--json").json["runs"][0]["scores"] == {"check": 1.0}
+    refused = cli(*run, "--json")
+    assert (refused.code, "NOWHERE" in refused.err) == (2, True)
 
 
 def test_a_context_brings_its_seed_and_its_overrides_and_what_is_gone_of_it_is_needed_only_where_a_step_acts(cli: Cli) -> None:

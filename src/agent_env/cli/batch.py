@@ -47,6 +47,11 @@ class Job:
         """The run as its user asked for it."""
         return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
 
+    @property
+    def to_run(self) -> TaskPlan:
+        """As far as the steps that this run does are concerned: what others would need may be missing."""
+        return self.plan.between(self.options.start_step, self.options.end_step)
+
 
 Prepare = Callable[["Stores", Diagnostics], Sequence[Job]]
 """Gives the runs that are wanted; those of a task with something wrong, which goes to the findings, are asked about and not run."""
@@ -137,7 +142,7 @@ def _look_for_more(prepare: Prepare, config: Config, wrong: Diagnostics) -> None
         stores = stores_of(memory, config)
         for job in prepare(stores, wrong):
             options, needs = job.options, needs_of((), stores)
-            plans, replayed = {job.plan.source: job.plan}, options.replay is not None
+            plans, replayed = {job.plan.source: job.to_run}, options.replay is not None
             wrong.of(partial(refuse_unable, config, plans, options.overrides, needs, replayed=replayed))
     wrong.tell()
 
@@ -271,7 +276,7 @@ async def _run_all(
         jobs = prepare(engine.stores, found)
         needs = needs_of((), engine.stores) if found else None  # the agents of sound tasks are stored by now
         for overrides in {id(job.options.overrides): job.options.overrides for job in jobs}.values():
-            of_them = {job.plan.source: job.plan for job in jobs if job.options.overrides is overrides}
+            of_them = {job.plan.source: job.to_run for job in jobs if job.options.overrides is overrides}
             replayed = all(job.options.replay for job in jobs)
             found.of((await engine.preflight(of_them, overrides, needs=needs, replayed=replayed)).refuse)
         found.tell()

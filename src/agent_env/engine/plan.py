@@ -62,6 +62,10 @@ class TaskPlan:
         """The JSON path of a step, by its position in the list."""
         return at(self.steps_path, index)
 
+    def between(self, start: int, end: int | None) -> TaskPlan:
+        """As far as the steps at these positions go, which alone are going to run: of the others nothing is known."""
+        return replace(self, steps={step_id: self.steps[step_id] for step_id in self.graph.order[start:end] if step_id in self.steps})
+
     def deployers(self, step_id: str, type: str, **fields: Json) -> Sequence[Step]:
         """Steps before `step_id` of that type with those field values.
 
