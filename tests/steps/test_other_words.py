@@ -28,8 +28,9 @@ BOX: dict[str, Any] = {"id": "b", "type": "deploy_sandbox", "sandbox_name": "box
 def test_another_systems_word_is_a_mistake_that_names_ours(step: dict[str, Any], key: str, value: Any, meant: str) -> None:
     with pytest.raises(ProblemsError) as caught:
         read_step({**step, key: value}, source="t.json", path="$[3]")
-    (problem,) = caught.value.problems
+    *of_its_value, problem = caught.value.problems  # the value is judged as that of the word that is meant
     assert (problem.path, problem.hint) == (f"$[3].{key}", f"did you mean {meant!r}?")
+    assert all(other.path == problem.path and meant in other.message for other in of_its_value)
 
 
 def test_a_key_that_nobody_knows_is_still_kept_with_a_warning() -> None:
