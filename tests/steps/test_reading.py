@@ -187,7 +187,7 @@ def test_a_list_of_which_no_entry_is_right_is_not_said_to_be_empty() -> None:
         ({"metadata": {"attribution": "me"}}, "attribution maps texts to texts"),
         ({"network_policy": {"mode": "open"}}, "mode must be one of ['allow_all', 'allowlist', 'none'], got 'open'"),
         ({"network_policy": {"mode": "allowlist", "allow_hosts": "h"}}, "is a list of entries, not one text"),
-        ({"network_policy": {"mode": "allowlist", "allow_hosts": ["*"]}}, "a bare `*` host allows everything"),
+        ({"network_policy": {"mode": "allowlist", "allow_hosts": ["*"]}}, "network_policy: a bare `*` host allows everything"),
         ({"network_policy": {"mode": "allow_all", "allow_hosts": ["h"]}}, "takes no allow_hosts"),
         ({"depends_on": "z"}, "is a list of step ids, not 'z'"),
         ({"retry_config": {"max_retries": 1}}, ".retry_config: retry_from_step_id is missing"),

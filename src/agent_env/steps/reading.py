@@ -205,6 +205,10 @@ _PLAIN: Mapping[str, str] = {
 """Pydantic's kind of finding → what the value should be."""
 
 
+_PREDICATES = frozenset({"are", "has", "have", "holds", "is", "lists", "may", "must", "names", "need", "needs", "puts", "says"})
+"""Words with which a sentence goes on behind the name of a field."""
+
+
 def _words(entry: Mapping[str, Any], name: str) -> tuple[str, str | None]:
     kind, context = entry["type"], entry.get("ctx") or {}
     label = f"{name} " if name and not name.startswith("[") else ""
@@ -223,4 +227,8 @@ def _words(entry: Mapping[str, Any], name: str) -> tuple[str, str | None]:
     message = message[:1].lower() + message[1:] if kind != "value_error" else message
     if kind.startswith(("greater_than", "less_than")):
         message = message.replace("input should be ", "must be ")
-    return (message if message.startswith(name) else f"{label}{message}"), None
+    if message.startswith(name):
+        return message, None
+    # What a rule says of a field goes on behind its name, or stands by itself.
+    goes_on = kind != "value_error" or message.split(" ", 1)[0] in _PREDICATES
+    return f"{label}{message}" if goes_on or not label else f"{name}: {message}", None
