@@ -226,6 +226,12 @@ def test_a_provider_check_of_an_unknown_case_or_provider_is_told_with_a_near_spe
     assert (name.code, "did you mean 'local'?" in name.err) == (2, True)
 
 
+def test_a_provider_check_that_could_check_nothing_asks_for_the_image(cli: Cli) -> None:
+    done = cli("provider", "check", "local", "--mode", "container")
+    assert (done.code, done.out) == (2, "")
+    assert "--image" in done.err
+
+
 def test_a_provider_check_runs_the_cases_that_are_named(cli: Cli) -> None:
     done = cli("provider", "check", "local", "--case", "EX-11", "--case", "life/an_unknown*", "--json")
     assert done.code == 0, done.all

@@ -13,7 +13,7 @@ from agent_env.cli.completing import PROVIDERS
 from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, table, write_json
 from agent_env.cli.session import configuration, run_async
-from agent_env.errors import AgentEnvError
+from agent_env.errors import AgentEnvError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -102,7 +102,8 @@ async def _check(subject: Subject, config: Config, cases: Sequence[Case], *, job
 
     bench = Bench(subject, limits=config.limits)
     async with bench.turn():
-        await bench.capabilities()
+        if await bench.mode() == "container" and subject.image is None:
+            raise UsageError(f"the sandboxes of {subject.name!r} are made of an image, and none is named", hint="add --image IMAGE")
     verdicts = []
     async for verdict in run_cases(bench, cases, jobs=jobs):
         verdicts.append(verdict)
