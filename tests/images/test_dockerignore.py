@@ -112,7 +112,7 @@ def test_ignored_folders_are_only_walked_where_something_may_be_taken_back() -> 
 def buildkit_client() -> str:
     """A docker client that sends contexts to BuildKit by itself, without the plug-in that newer ones need."""
     for client in ("/usr/bin/docker", shutil.which("docker") or ""):
-        if client and Path(client).exists():
+        if client and shutil.which(client):
             version = subprocess.run([client, "version", "-f", "{{.Client.Version}} {{.Server.Version}}"], capture_output=True, check=False)
             major = version.stdout.decode().partition(".")[0]
             if version.returncode == 0 and major.isdecimal() and int(major) < 23:

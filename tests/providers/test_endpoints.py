@@ -31,6 +31,8 @@ def seen(cloud_options: Mapping[str, Any], installed: None, tmp_path_factory: py
 
     async def one(name: str) -> Seen:
         bench = Bench(Subject(name, lambda: provider(name, state_root=tmp_path_factory.mktemp(name), options=cloud_options)))
+        if not (await bench.capabilities()).own_network:
+            pytest.skip("agentenv-capability-missing: own_network")
         async with bench.sandbox(ports=PORTS) as room, serving(room, {port: f"marker-{port}" for port in PORTS}):
             told = room.sandbox.published
             for port in PORTS:

@@ -250,6 +250,8 @@ def judged(tmp_path: Path, wrap: Callable[[Any], Any], *patterns: str, limits: L
 @pytest.mark.parametrize(("fault", "case"), FAULTS, ids=lambda value: value if isinstance(value, str) else value.__name__)
 def test_a_fault_is_found_by_its_case(fault: type[Faulty], case: str, tmp_path: Path) -> None:
     (sound,) = judged(tmp_path, Faulty, case)
+    if sound.result is Result.SKIPPED:
+        pytest.skip(sound.detail)
     assert (sound.result, sound.detail) == (Result.PASSED, "")
     (found,) = judged(tmp_path, fault, case, limits=IN_VAIN)
     assert found.result is Result.FAILED
@@ -259,7 +261,7 @@ def test_a_fault_is_found_by_its_case(fault: type[Faulty], case: str, tmp_path: 
 def test_a_case_is_skipped_with_the_name_of_what_is_not_declared(tmp_path: Path) -> None:
     class Silent(Faulty):
         async def capabilities(self) -> Capabilities:
-            return replace(await self._inner.capabilities(), publish=False)
+            return replace(await self._inner.capabilities(), publish=False, own_network=True)
 
     (verdict,) = judged(tmp_path, Silent, "ports/each_published_port_answers_for_itself")
     assert (verdict.result, verdict.detail) == (Result.SKIPPED, "agentenv-capability-missing: publish")

@@ -87,7 +87,8 @@ class Cloud:
 
     async def abilities(self, request: dict[str, Any]) -> dict[str, Any]:
         known = await self.provider.capabilities()
-        return {"egress": sorted(known.egress), "limits": {name: level.value for name, level in known.limits.items()}}
+        limits = {name: level.value for name, level in known.limits.items()}
+        return {"egress": sorted(known.egress), "limits": limits, "own_network": known.own_network}
 
     async def create(self, request: dict[str, Any]) -> dict[str, Any]:
         name = request["name"]

@@ -130,6 +130,7 @@ class RemotePaths:
             egress=frozenset(told["egress"]),
             limits={name: Level(level) for name, level in told["limits"].items()},
             publish=True,
+            own_network=told["own_network"],
             on_this_machine=False,
         )
 
