@@ -92,6 +92,14 @@ async def test_whoever_kills_or_stops_all_that_he_sees_does_not_reach_the_next_c
             assert (await place.run(sh("echo again"))).stdout == b"again\n"
 
 
+async def test_whoever_kills_all_that_he_sees_before_his_start_is_told_has_ended_by_a_signal_and_was_not_lost() -> None:
+    async with starting(UNSHARE) as (_, place):
+        for _ in range(25):
+            process = await place.start(Command(["bash", "-c", "kill -9 -1; sleep 60"]))
+            assert (await process.wait()).ending is Ending.SIGNALLED
+            await process.aclose()
+
+
 @needs_root
 async def test_a_command_whose_supervisor_is_killed_before_it_begins_runs_once(tmp_path: Path) -> None:
     async with starting() as (living, place):

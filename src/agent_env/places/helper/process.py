@@ -10,7 +10,7 @@ from agent_env.errors import TransportLostError
 from agent_env.places.helper.connection import Connection
 from agent_env.places.helper.execution import Again, Execution
 from agent_env.places.helper.protocol import Frame
-from agent_env.places.place import Command, Completed
+from agent_env.places.place import Command, Completed, Ending
 from agent_env.waiting import deadline
 
 
@@ -25,7 +25,7 @@ class HelperProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id inside the place."""
+        """Its process id inside the place; 0 where it had ended before that was told."""
         return self._pid
 
     async def output(self) -> AsyncIterator[tuple[int, bytes]]:
@@ -97,7 +97,9 @@ async def start(connection: Connection, command: Command, limits: Limits, *, aga
             await asyncio.wait((execution.started, execution.done), return_when=asyncio.FIRST_COMPLETED)
         if execution.started.cancelled():
             ending = execution.done.result()
-            raise TransportLostError(f"the command was lost before it started: {ending.detail}", concerns=connection.concerns)
+            if ending.ending is Ending.LOST:
+                raise TransportLostError(f"the command was lost before it started: {ending.detail}", concerns=connection.concerns)
+            return HelperProcess(execution, 0, None)  # it killed all that it saw, also what was to tell of its start
         feeder = None if command.stdin is None else asyncio.ensure_future(execution.feed(command.stdin))
         return HelperProcess(execution, execution.started.result(), feeder)
     except BaseException:  # whatever went wrong, a command that nobody holds must not run on
