@@ -162,7 +162,8 @@ def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -
     assert cli("runs", "logs", run_id, "--json", "--after", str(len(events))).json["events"] == []
 
 
-def test_logs_follow_hears_a_living_run_and_cancel_stops_it(cli: Cli) -> None:
+def test_logs_follow_hears_a_living_run_that_has_only_just_begun_and_cancel_stops_it(cli: Cli) -> None:
+    cli.env["AGENT_ENV_LIMIT_CONTROL_DELAY_SECONDS"] = "2.5"  # until then it does not listen
     process = cli.start("run", bundle(cli.cwd / "b", slow=SLOW))
     wait_for_line(process, "box")
     run_id = cli("runs", "list", "--json").json["runs"][0]["run_id"]

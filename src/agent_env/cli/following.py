@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from agent_env.stores import EventRow, Journal
 
 PAGE = 1000
+_TRIES = 4
+"""How often a run is asked that a process has: that may be one of another machine, which nobody here hears."""
 
 
 def stored_events(journal: Journal, run_id: str, after: int) -> Iterator[EventRow]:
@@ -27,22 +29,31 @@ def summaries(journal: Journal, run_id: str) -> dict[str, str]:
     return {payload["attempt_id"]: payload["summary"] for payload in done if payload.get("summary")}
 
 
-async def follow_events(config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None]) -> int:
+async def follow_events(
+    config: Config, run_id: str, *, after: int, show: Callable[[dict[str, Any]], None], is_owned: Callable[[], bool]
+) -> int:
     """Shows what happens from now on, until the run is over or the reader of our output has left.
+
+    A run that has only just begun does not listen yet: while a process has it, which `is_owned` tells, it is asked a few times.
 
     Returns:
         The number of the last event that was shown: what is stored after it happened while nobody told us.
     """
     from agent_env.engine.control import run_folder, stream
+    from agent_env.waiting import pause
 
-    heard = False
-    async for event in stream(run_folder(config.state_root, run_id), {"do": "events", "after": after}):
-        heard = True
-        if _is_event(event):
-            show(dict(event))
-            after = event["seq"]
-        if reader_left():
+    heard, folder = False, run_folder(config.state_root, run_id)
+    for _ in range(_TRIES):
+        async for event in stream(folder, {"do": "events", "after": after}):
+            heard = True
+            if _is_event(event):
+                show(dict(event))
+                after = event["seq"]
+            if reader_left():
+                break
+        if heard or not is_owned():
             break
+        await pause(config.limits.control_delay_seconds)
     if not heard:
         note(f"no process on this machine runs {run_id} now")
     return after

@@ -149,7 +149,15 @@ def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
             return
         seen = print_events(stored(after), as_json=as_json, after=after)
         if follow:
-            seen = run_async(lambda: follow_events(config, run_id, after=seen, show=lambda event: print_event(event, as_json=as_json)))
+            seen = run_async(
+                lambda: follow_events(
+                    config,
+                    run_id,
+                    after=seen,
+                    show=lambda event: print_event(event, as_json=as_json),
+                    is_owned=lambda: stores.journal.is_owned(run_id),
+                )
+            )
             # It may have ended before we listened, or its process in the middle of telling.
             print_events(stored(seen), as_json=as_json, after=seen)
 
