@@ -217,12 +217,6 @@ void exec_entry(struct conn *c, uint32_t stream)
     cmd->conn = c;
     cmd->stream = stream;
     cmd->want_started = true;
-    int none = -1;
-    watch_own(&cmd->in, &none, WATCH_IN, cmd);
-    watch_own(&cmd->out[0].watch, &none, WATCH_OUT, cmd);
-    watch_own(&cmd->out[1].watch, &none, WATCH_ERR, cmd);
-    watch_own(&cmd->out[2].watch, &none, WATCH_RESULT, cmd);
-    watch_own(&cmd->status, &status[0], WATCH_STATUS, cmd);
+    watch_pipes(cmd, &(struct pipes){{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {status[0], -1}});
     cmd_add(cmd);
-    watch_set(&cmd->status, EPOLLIN);
 }
