@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_env.defaults import DEFAULT_GATEWAY_LIMITS
 from agent_env.errors import StorageError
+from agent_env.gateway.defaults import DEFAULT_GATEWAY_LIMITS
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.trajectory import RawJson, Trajectory
 from agent_env.redaction import MASK, Redactor

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway import sse
 from agent_env.gateway.backend import Backend
 from agent_env.gateway.child import Child
 from agent_env.gateway.config import ServerConfig
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.hearing import Hearing
 from agent_env.gateway.nursery import nursery
 from agent_env.gateway.session import Session

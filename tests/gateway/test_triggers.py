@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.triggers.executors import ExecutorError, Instruction, carry_out
 from agent_env.gateway.triggers.grammar import Executor
 from tests.busy import within

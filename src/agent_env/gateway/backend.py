@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from agent_env_sdk.wire.names import CARD_PATH, MCP_PATH, MCP_TRANSPORT
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway.config import ServerConfig
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.exchange import Exchange, ExchangeError, TooLargeError
 
 

@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 from agent_env_sdk.wire.clock import ClockError, current_time
 from agent_env_sdk.wire.names import DEFAULT_ROLE, IDEMPOTENCY_META
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext
 from agent_env.gateway.catalogue import Entry
 from agent_env.gateway.changelog import Changelog
 from agent_env.gateway.child import Child
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.marking import Caller, Marked, Marker
 from agent_env.gateway.questions import refusal
 from agent_env.gateway.ruling import Ruling

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from agent_env.clock import timestamp
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.nursery import log
 
 if TYPE_CHECKING:

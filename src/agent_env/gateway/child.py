@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway.backend import Backend
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.exchange import ExchangeError, TooLargeError
 from agent_env.gateway.hearing import Hearing
 from agent_env.gateway.listing import KINDS, TOOLS, Kind, Listed, read_list

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from agent_env_sdk.wire.names import DEFAULT_ROLE, PORT
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agent_env.defaults import DEFAULT_GATEWAY_LIMITS, GatewayLimits
 from agent_env.errors import ConfigError
+from agent_env.gateway.defaults import DEFAULT_GATEWAY_LIMITS, GatewayLimits
 
 CONFIG_VARIABLE = "AGENTENV_GATEWAY_CONFIG"
 KEY_VARIABLE = "AGENTENV_GATEWAY_KEY"

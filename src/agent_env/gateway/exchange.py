@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import h11
 
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 
 _READ_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 17

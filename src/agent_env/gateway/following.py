@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway.child import Child, Wish
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.tokens import SessionId
 

@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent_env_sdk.wire import names
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext
 from agent_env.gateway.asgi import Incoming, RequestTooLargeError
 from agent_env.gateway.backend import Backend, declared_mcp, is_address
 from agent_env.gateway.calls import Calls
+from agent_env.gateway.defaults import GatewayLimits
 
 if TYPE_CHECKING:
     import httpx

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.session import Reply
 from agent_env.gateway.tokens import SessionId
 

@@ -9,7 +9,7 @@ from agent_env_sdk.wire.access import Action, ToolAccess
 from agent_env_sdk.wire.clock import VirtualClock
 
 from agent_env.clock import SystemClock
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.tokens import AgentToken, SessionId
 

@@ -15,8 +15,8 @@ from urllib.parse import urljoin, urlsplit
 
 from agent_env_sdk.wire.names import MCP_PROTOCOL_VERSION, MCP_VERSION_HEADER, SESSION_HEADER
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway import jsontext, sse
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.exchange import Exchange, ExchangeError, Response, TooLargeError
 from agent_env.gateway.nursery import log
 

@@ -14,7 +14,7 @@ from typing import Any
 from agent_env_sdk.wire.rpc import DEEPEST, nests_deeper
 
 from agent_env.clock import SystemClock, timestamp
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.jsontext import value_of
 from agent_env.redaction import Redactor, mask_tokens
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from agent_env_sdk.wire.clock import VirtualClock, instant, parse_duration
 
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.triggers import schedule, timing
 from agent_env.gateway.triggers.armed import Armed, Status
 from agent_env.gateway.triggers.events import EventLog

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_env.defaults import GatewayLimits
 from agent_env.gateway.calls import Calls, Made
 from agent_env.gateway.catalogue import Catalogue
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.journal import Journal
 from agent_env.gateway.marking import Caller
 from agent_env.gateway.nursery import Nursery

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from agent_env.clock import SystemClock, timestamp
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.ruling import Ruling
 from agent_env.gateway.triggers.armed import Armed
 

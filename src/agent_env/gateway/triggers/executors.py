@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 
-from agent_env.defaults import GatewayLimits
 from agent_env.errors import DeadlineError
 from agent_env.gateway import jsontext
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.triggers.grammar import Executor
 from agent_env.waiting import poll
 

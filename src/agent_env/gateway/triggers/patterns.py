@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import regex
 
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 
 PatternError = regex.error
 

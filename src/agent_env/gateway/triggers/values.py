@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_env.defaults import GatewayLimits
+from agent_env.gateway.defaults import GatewayLimits
 from agent_env.gateway.triggers import patterns
 
 if TYPE_CHECKING:
