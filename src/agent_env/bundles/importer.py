@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent_env.bundles.exporting import ArtifactExport, export_artifact
 from agent_env.bundles.json_paths import declared_keys, value_at, values_at
@@ -25,9 +24,6 @@ from agent_env.documents.task import parse_task
 from agent_env.documents.updates import Json
 from agent_env.errors import Problem, ProblemsError, UsageError
 from agent_env.ids import home_folder, local_id_root
-
-if TYPE_CHECKING:
-    pass
 
 _NAME_BYTES = 200
 

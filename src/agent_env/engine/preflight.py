@@ -17,7 +17,7 @@ from agent_env.engine.plan import TaskPlan
 from agent_env.engine.prefetch import chain_of
 from agent_env.engine.preflight_environments import environments_refused
 from agent_env.engine.preflight_models import ModelsAsked
-from agent_env.engine.preflight_values import values_missing
+from agent_env.engine.preflight_values import and_more, values_missing
 from agent_env.errors import AgentEnvError, Problem, ProblemsError, UnsupportedError, UserError
 from agent_env.sandboxes.contract import SandboxSpec
 from agent_env.steps.contract import UnreadableError
@@ -177,7 +177,11 @@ async def sandbox_findings(
                 found.setdefault(refusal, []).append((source, path))
     told = {
         mistaken: tuple(
-            Problem(f"{why}{_and_more(places)}", *places[0], hint=None if mistaken else "agent-env doctor says what this machine can do")
+            Problem(
+                f"{why}{and_more(places, 'deploy')}",
+                *places[0],
+                hint=None if mistaken else "agent-env doctor says what this machine can do",
+            )
             for (kind, why), places in found.items()
             if kind is mistaken
         )
@@ -265,7 +269,3 @@ def _spec(step: DeploySandbox, limits: Limits) -> SandboxSpec:
         ports=tuple(step.exposed_ports or ()),
         network=step.network_policy,
     )
-
-
-def _and_more(places: Sequence[object]) -> str:
-    return f", and {len(places) - 1} more deploys like it" if len(places) > 1 else ""

@@ -12,6 +12,7 @@ from agent_env.errors import NotFoundError, Problem
 from agent_env.steps.contract import Step, UnreadableError
 from agent_env.steps.image_names import is_open
 from agent_env.stores.secrets import Secrets, is_reference
+from agent_env.wording import counted
 
 
 async def values_missing(plans: Mapping[str, TaskPlan], secrets: Secrets) -> list[Problem]:
@@ -73,4 +74,4 @@ def value_of(step: Step, field: str) -> Any:
 def and_more(places: list[tuple[str, str]], what: str) -> str:
     """What a message says of the places beyond the first."""
     more = len(places) - 1
-    return f", and {more} more {what}{'s' if more != 1 else ''} like it" if more else ""
+    return f", and {counted(more, f'more {what}')} like it" if more else ""
