@@ -560,7 +560,7 @@ static void limit_processes(pid_t first) {
 int confine_main(int argc, char **argv) {
   pid_t first, wrapper = 0;
   char line[32];
-  int size;
+  int size, told;
   signal(SIGPIPE, SIG_IGN);
   conf.proc_sys = -1;
   parse(argc, argv);
@@ -580,8 +580,9 @@ int confine_main(int argc, char **argv) {
   first = conf.bwrap ? start_bubblewrapped(&wrapper) : start_confined();
   if (conf.bwrap && conf.processes) limit_processes(first);
   size = snprintf(line, sizeof line, "ok %d %d\n", first, getpid());
-  if (write(report_fd, line, (size_t)size) != size) kill(first, SIGKILL);
+  told = write(report_fd, line, (size_t)size) == size;
   close(report_fd);
-  confine_join_groups(&conf, first);
+  if (told) confine_join_groups(&conf, first);
+  else kill(first, SIGKILL); /* whoever asked for the place has died */
   return confine_guard(&conf, first, wrapper ? wrapper : first);
 }

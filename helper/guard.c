@@ -203,12 +203,18 @@ static void start_network(struct confinement *conf, pid_t first) {
 
 /* ---- control groups ---------------------------------------------------------------------------------------------------- */
 
+/* Nothing but the place is a child of the guardian before its networking is started. */
+static int place_ended(void) {
+  siginfo_t ended = {0};
+  return waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) || ended.si_pid;
+}
+
 /* The helper's second thread, which forks all that the place runs (start.c); 0 when there is none. */
 static pid_t starter_of(pid_t first) {
   struct timespec pause = {.tv_nsec = 1000000};
   char path[40];
   snprintf(path, sizeof path, "/proc/%d/task", first);
-  for (int tries = 0; tries < STARTER_MS; tries++) {
+  for (int tries = 0; tries < STARTER_MS && !place_ended(); tries++) {
     DIR *listing = opendir(path);
     struct dirent *entry;
     pid_t found = 0;

@@ -4,6 +4,7 @@
  * The control groups are joined while files are moved already. Networking is started when a command first wants to run: for a place that
  * lives shortly it would be most of the cost, and many places run no command at all. Whoever asks for a command meanwhile is held back,
  * whichever connection he came by. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -54,17 +55,22 @@ bool ready_holds_back(const struct conn *c, uint8_t type)
     return hold_back(HELD_BACK_MS);
 }
 
-/* The end of the socket is the end of the guardian, and so of the place. */
+/* The end of the socket is the end of the guardian, and so of the place: also of one whose guardian was killed before the kernel had been
+ * told to end the place with it. */
 void ready_event(void)
 {
     char word;
-    ssize_t n;
+    ssize_t n = 0;
+    if (guardian.fd < 0) return;
     while ((n = read(guardian.fd, &word, 1)) == 1) {
         if (word == TELL_LIMITED) unlimited = false;
         else if (word == TELL_MEMORY || word == TELL_DISK) limits_told(word);
         else if (network < NETWORK_READY) network = word == TELL_NETWORK ? NETWORK_READY : NETWORK_FAILED;
     }
-    if (n == 0) watch_close(&guardian);
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return;
+    watch_close(&guardian);
+    g.stopping = true;
+    g.stop_at = g.now_ms;
 }
 
 bool ready_networked(void) { return network != NETWORK_FAILED; }

@@ -126,3 +126,11 @@ async def test_commands_of_a_place_know_nothing_of_the_guardians_socket() -> Non
         guardian.sendall(LIMITED)
         done = await place.run(Command(["sh", "-c", "ls -l /proc/self/fd"]))
         assert b"socket" not in done.stdout
+
+
+async def test_the_end_of_the_guardian_is_the_end_of_the_place_and_of_what_runs_there() -> None:
+    async with guarded() as (living, place, guardian):
+        process = await place.start(Command(["sh", "-c", "echo up; sleep 600"]))
+        assert await anext(aiter(process.output()))
+        guardian.close()
+        assert await asyncio.to_thread(living.process.wait, SOON) == 0

@@ -39,7 +39,7 @@ def groups(sandbox_id: str) -> list[str]:
 def nothing_left(here: World, sandbox_id: str) -> None:
     assert here.left() == []
     # What its maker's death caught between fork and exec carried no mark yet: it finds its folder gone, and ends by itself.
-    assert all(process.wait_gone(2.0) for process in marked(sandbox_id))
+    assert all(process.wait_gone(10.0) for process in marked(sandbox_id))
     assert list(marked(sandbox_id)) == []
     assert groups(sandbox_id) == []
     assert str(here.work) not in Path("/proc/self/mountinfo").read_text()
