@@ -7,6 +7,7 @@ from typing import Any
 
 _VALUE_CHARACTERS = 60
 _NAME_CHARACTERS = 80
+_VOWELS = ("a", "e", "i", "o", "u")
 _JSON_KINDS = {
     dict: "an object",
     list: "a list",
@@ -26,12 +27,12 @@ _FILE_KINDS = (
 
 
 def counted(number: int, word: str) -> str:
-    """`1 file`, `2 files`, `0 files`."""
+    """`1 file`, `2 files`, `0 entries`, `2 deploys`."""
     return f"{number} {word if number == 1 else _plural(word)}"
 
 
 def _plural(word: str) -> str:
-    return f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
+    return f"{word[:-1]}ies" if word.endswith("y") and word[-2:-1] not in _VOWELS else f"{word}s"
 
 
 def json_kind(value: Any) -> str:

@@ -10,6 +10,7 @@ from agent_env.wording import counted, file_kind, json_kind, quoted, shown
 def test_one_is_singular_and_all_other_counts_are_plural() -> None:
     assert [counted(n, "entry") for n in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]
     assert [counted(n, "file") for n in (0, 1)] == ["0 files", "1 file"]
+    assert [counted(2, word) for word in ("deploy", "key", "entry", "image")] == ["2 deploys", "2 keys", "2 entries", "2 images"]
 
 
 def test_kinds_have_names_for_people() -> None:
