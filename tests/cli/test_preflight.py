@@ -111,6 +111,14 @@ def test_what_is_only_looked_at_is_warned_about_and_refused_when_strict(cli: Cli
     assert cli(*command, "--strict").code == 2
 
 
+@pytest.mark.parametrize("way", LOOKING)
+def test_what_a_task_deploys_is_read_from_the_store(cli: Cli, way: str) -> None:
+    assert cli("bundle", "new", "shop", "--env", "notes").code == 0
+    assert cli("env", "put", "shop/envs/notes", "--id", "mine").code == 0
+    answer = cli(*LOOKING[way](cli, {"id": "env", "type": "deploy_env", "env_id": "mine"}))
+    assert (answer.code, "no problems" in answer.out) == (0, True), answer.err
+
+
 @pytest.mark.parametrize("way", [*RUNNING, *LOOKING])
 def test_a_provider_that_nobody_knows_is_a_mistake_everywhere(cli: Cli, way: str) -> None:
     answer = cli(*{**RUNNING, **LOOKING}[way](cli, UNKNOWN))

@@ -11,14 +11,14 @@ import click
 from agent_env.cli.completing import BUNDLES, EVAL_IDS, TASK_IDS
 from agent_env.cli.frame import FilePath, Group
 from agent_env.cli.output import json_option, line, note, table, write_json
-from agent_env.cli.session import asked_configuration, configuration, opened_stores, stores_of
+from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import UsageError
 from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.bundles.planned import BundlePlan
-    from agent_env.config import Config
+    from agent_env.engine.options import Stores
 
 
 @click.group(cls=Group)
@@ -55,8 +55,9 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
 
     found = Diagnostics()
     config = asked_configuration(found)
-    plan = found.of(lambda: _plan(bundle, config, strict=strict))
-    remarks = found.of(lambda: unable(config, plan.plans, strict=strict)) if plan is not None else None
+    with opened_stores(config) as memory:
+        plan = found.of(lambda: _plan(bundle, stores_of(memory, config), strict=strict))
+        remarks = found.of(lambda: unable(config, plan.plans, strict=strict)) if plan is not None else None
     found.tell()
     assert plan is not None
     warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
@@ -74,7 +75,8 @@ def check(bundle: str, strict: bool, as_json: bool) -> None:
 @json_option
 def show(bundle: str, as_json: bool) -> None:
     """Show a bundle's entries, and the tasks that a run would select."""
-    plan = _plan(bundle, configuration(), strict=False)
+    with opened_stores() as memory:
+        plan = _plan(bundle, stores_of(memory), strict=False)
     found = plan.bundle
     entries = [
         {"kind": str(entry.kind), "name": entry.name, "type": entry.type, "id": entry.id, "path": entry.path} for entry in found.entries
@@ -134,12 +136,11 @@ def shown(folder: Path) -> str:
     return shlex.quote(text if text.startswith(("/", ".", "~")) or folder.is_dir() else f"./{text}")
 
 
-def _plan(bundle: str, config: Config, *, strict: bool) -> BundlePlan:
+def _plan(bundle: str, stores: Stores, *, strict: bool) -> BundlePlan:
     from agent_env.bundles.installed import find_bundle
     from agent_env.bundles.plan import plan_folder
 
     found = find_bundle(bundle)
     if found.note:
         note(found.note)
-    with opened_stores(config) as memory:
-        return plan_folder(found.folder, stores_of(memory, config), everything=True, id_root=found.id_root, name=found.name, strict=strict)
+    return plan_folder(found.folder, stores, everything=True, id_root=found.id_root, name=found.name, strict=strict)

@@ -126,7 +126,7 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     with opened_stores(config) as memory:
         stores = stores_of(memory, config)
         plan = found.of(lambda: planned(stores.documents, stores.known_artifacts, id, version, strict=strict))
-    remarks = found.of(lambda: unable(config, {plan.source: plan}, strict=strict)) if plan is not None else None
+        remarks = found.of(lambda: unable(config, {plan.source: plan}, strict=strict)) if plan is not None else None
     found.tell()
     assert plan is not None
     warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
