@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.busy import within
 from tests.cli.conftest import AGENT_ENV, Answer, Cli
 
 PATIENCE = 80.0
@@ -91,7 +92,7 @@ class Home(Cli):
 
     def left(self) -> dict[str, Any]:
         """What is on the machine although nobody needs it; empty when all is well. The dying get a moment."""
-        until = time.monotonic() + 5
+        until = time.monotonic() + within(10)
         while (left := self.processes()) and time.monotonic() < until:
             select.select([], [], [], 0.05)
         state = self.state / "sandboxes"

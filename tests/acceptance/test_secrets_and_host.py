@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import AGENT_ENV, BOX, PATIENCE, Home, check, code
-from tests.busy import within
+from tests.busy import lasting, within
 
 CANARIES = {"LITELLM_API_KEY": "canary-key-4b1d86", "SOME_TOKEN": "canary-token-77ac02", "AWS_SECRET_ACCESS_KEY": "canary/aws+9f31=="}
 
@@ -175,14 +175,15 @@ def test_tp06_what_is_graded_may_be_huge_endless_or_no_file_and_costs_no_memory(
 
 
 def test_tp05_limits_of_grading_pay_for_nothing_else_and_bound_all_of_it(home: Home) -> None:
-    slow = "import time\ndef run(given):\n    time.sleep(1.5)\n"
-    first = check("sleep 0.1", id="first", timeout_seconds=1)
+    limit = lasting(1)
+    slow = f"import time\ndef run(given):\n    time.sleep({limit + 0.5})\n"
+    first = check("sleep 0.1", id="first", timeout_seconds=limit)
     own = check("sleep 30", id="own", shell_timeout_seconds=0.5)
     whole = check("sleep 30", id="whole", timeout_seconds=1, fail_task_on_error=False)
     answer = home("run", home.bundle(scripts={"slow": slow}, a=[BOX, code("slow"), first, own, whole]), "--json")
     (run,) = answer.json["runs"]
     assert run["scores"] == {"first": 1.0, "own": 0.0}, answer.all
-    assert run["duration_seconds"] < within(15)
+    assert run["duration_seconds"] < within(15) + limit
 
 
 ATTACKER = """

@@ -19,6 +19,7 @@ from agent_env.agents.faults import AgentBrokeError, AgentCanceledError, AgentTa
 from agent_env.documents.outcomes import Kind, kind_of
 from agent_env.errors import ContainerNotRunningError
 from tests.agents.servers import QUICK, Plain, client_of, lives, outgoing, script, served, told, turn, until
+from tests.busy import lasting
 
 
 def run(coroutine: Any) -> Any:
@@ -98,7 +99,7 @@ def test_a_turn_that_somebody_else_cancels_is_canceled_and_nobody_is_to_blame() 
 def test_an_agent_that_knows_its_limit_ends_by_itself_and_counts_as_timed_out_with_what_it_had() -> None:
     async def go() -> None:
         async with served(Scripted()) as client:
-            found = await turn(client, outgoing(script({"progress": "half"}, {"hang": True}), timeout_seconds=0.5))
+            found = await turn(client, outgoing(script({"progress": "half"}, {"hang": True}), timeout_seconds=lasting(0.5)))
             assert (found.end, found.partial, found.error_code, found.text) == (End.TIMED_OUT, True, "agent.timeout", "half")
             failure = failure_of(found, "solver")
             assert isinstance(failure, AgentTurnTimeoutError)
@@ -117,7 +118,7 @@ def test_a_hung_agent_is_cancelled_at_the_limit_and_its_last_words_are_kept() ->
     async def go() -> None:
         server = Plain(on_stream=_hangs)
         async with server.here() as client:
-            found = await turn(client, outgoing(timeout_seconds=0.3))
+            found = await turn(client, outgoing(timeout_seconds=lasting(0.3)))
             assert (found.end, found.text, found.partial, whose(found)) == (End.TIMED_OUT, "half", True, "agent_error")
             assert server.cancelled == ["task-1"]
 
@@ -128,7 +129,7 @@ def test_what_an_agent_answers_after_it_was_cancelled_is_kept_and_changes_no_end
     async def go() -> None:
         server = Plain(on_stream=_hangs, on_cancel=lambda self, task_id: self.task(task_id, "completed", "42 after all"))
         async with server.here() as client:
-            found = await turn(client, outgoing(timeout_seconds=0.3))
+            found = await turn(client, outgoing(timeout_seconds=lasting(0.3)))
             assert (found.end, found.text, found.partial) == (End.TIMED_OUT, "42 after all", True)
             assert isinstance(failure_of(found, "solver"), AgentTurnTimeoutError)
 
@@ -262,14 +263,15 @@ def test_a2_03_a_stream_that_just_ends_is_followed_by_one_look_at_the_task(state
 def test_a2_04_an_answer_that_takes_longer_than_any_small_call_is_waited_for() -> None:
     async def go() -> None:
         async def slow(server: Plain, task_id: str) -> None:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(3 * small)
             server.task(task_id, "completed", "slow")
 
         async def slow_stream(server: Plain, task_id: str) -> AsyncIterator[dict[str, Any] | None]:
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(3 * small)
             yield server.update(task_id, "completed", "slow", final=True)
 
-        limits = replace(QUICK, agent_call_seconds=0.2, connect_seconds=0.2)
+        small = lasting(0.2)
+        limits = replace(QUICK, agent_call_seconds=small, connect_seconds=small)
         for server in (Plain(streaming=False, on_send=slow), Plain(on_stream=slow_stream)):
             async with server.here(limits=limits) as client:
                 assert (await turn(client, outgoing())).text == "slow"

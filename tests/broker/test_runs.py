@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping
@@ -32,8 +33,9 @@ from tests.broker.spying import Crash, Spy
 from tests.container_engine import archive_of, busybox_root, ensure
 from tests.engine.parts import LIMITS, Watcher
 
-KEY = "scn-0real7key3f9c2a"
-HALVES = ("scn-0real", "7key3f9c2a")
+HALVES = ("scn-0real", secrets.token_hex(6))
+KEY = "".join(HALVES)
+"""This process's own: a neighbour's commands have theirs in their environments, and all processes are looked at."""
 IMPLS = [f"{kind.__module__}:{kind.__qualname__}" for kind in (Spy, Crash)]
 HI = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]})
 SCENARIO = Scenario((Step("the answer"), Step("never")))

@@ -40,10 +40,11 @@ from agent_env.errors import (
 )
 from agent_env.places import Command, Ending, Entry, Upload
 from agent_env.waiting import poll
+from tests.busy import within
 from tests.container_engine import Bench, archive_of, bench, busybox_root, ensure
 from tests.processes import forked
 
-CANARY = "canary-5e81c0de"
+CANARY = "canary-" + secrets.token_hex(6)
 
 
 def sh(text: str, **given: Any) -> Command:
@@ -248,9 +249,9 @@ async def test_lc05_an_engine_stops_a_container_by_its_own_signal_at_once(docker
         asked = await here.deploy(argv=("sh", "-c", "trap 'exit 5' TERM; while :; do sleep 0.05; done"))
         plain = await here.deploy(argv=("sleep", "1000"))
         idle = await here.deploy(argv=())
-        async with asyncio.timeout(9):  # the engine kills after ten
+        async with asyncio.timeout(90):  # the engine kills after a hundred, with a signal of its own
             await asyncio.gather(
-                *(raw(here.engine, f"containers/{each.id}/stop", "POST", params={"t": "10"}) for each in (asked, plain, idle))
+                *(raw(here.engine, f"containers/{each.id}/stop", "POST", params={"t": "100"}) for each in (asked, plain, idle))
             )
         states = [(await inspect(here.engine, each.id))["State"]["ExitCode"] for each in (asked, plain, idle)]
         assert states == [5, 143, 0]
@@ -425,8 +426,13 @@ async def test_ex17_no_zombies_pile_up(docker: EngineEndpoint, busybox: str) -> 
     async with bench(docker, busybox) as here:
         place = await here.deploy()
         await asyncio.gather(*(place.run(sh("sh -c 'sleep 0.05 &'")) for _ in range(50)))
-        done = await place.run(sh("sleep 0.3; cat /proc/[0-9]*/stat | grep -c ') Z ' || true"))
-        assert done.stdout.strip() == b"0"
+
+        async def all_reaped() -> bool | None:
+            """All but the container's own have ended, and none is still to be waited for: one may end just when it is looked at."""
+            done = await place.run(sh("pidof sleep | wc -w; cat /proc/[0-9]*/stat | grep -c ') Z ' || true"))
+            return done.stdout.split() == [b"1", b"0"] or None
+
+        await poll(all_reaped, within_seconds=within(20), what="the reaping of all")
 
 
 async def test_a10_a_name_is_resolved_only_with_our_labels(docker: EngineEndpoint, busybox: str) -> None:

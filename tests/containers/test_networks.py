@@ -23,7 +23,7 @@ SERVE = ("nc", "-ll", "-p", "8000", "-e", "echo", "hello")
 
 def ask(address: str) -> Command:
     """Asks until there is an answer."""
-    return Command(["sh", "-c", f"for i in 1 2 3 4 5; do nc -w 2 {address} 8000 </dev/null && exit 0; sleep 0.1; done; exit 1"])
+    return Command(["sh", "-c", f"for i in $(seq 200); do nc -w 2 {address} 8000 </dev/null && exit 0; sleep 0.1; done; exit 1"])
 
 
 def try_once(address: str) -> Command:

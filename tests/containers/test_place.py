@@ -15,7 +15,7 @@ from agent_env.containers.large import copy_out
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, SupersededError, UsageError
 from agent_env.places import Command, Ending, Entry, Missing, PlaceKind, Upload
-from tests.busy import within
+from tests.busy import lasting, within
 from tests.container_engine import bench, pause
 
 
@@ -199,7 +199,7 @@ async def test_ex02_what_a_command_left_in_sessions_of_its_own_ends_at_its_limit
         place = await here.deploy()
         other = asyncio.ensure_future(place.run(sh("sleep 2; echo other")))
         text = "echo before; echo err >&2; setsid sh -c 'trap \"\" TERM; sleep 77' & exec sleep 77"
-        done = await place.run(sh(text, timeout_seconds=0.5, kill_grace_seconds=0.2))
+        done = await place.run(sh(text, timeout_seconds=lasting(0.5), kill_grace_seconds=0.2))
         assert (done.ending, done.stdout, done.stderr) == (Ending.TIMED_OUT, b"before\n", b"err\n")
         assert (await place.run(sh("ps | grep -c '[s]leep 77' || true"))).stdout.strip() == b"0"
         assert (await other).stdout == b"other\n"

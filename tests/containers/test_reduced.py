@@ -12,6 +12,7 @@ import pytest
 from agent_env.containers import EngineEndpoint, ExecPlace, attach, reduced
 from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, UnsupportedError, UsageError
 from agent_env.places import Command, Ending, Entry, FileKind, Missing, Upload
+from tests.busy import lasting
 from tests.container_engine import Bench, bench, pause
 
 
@@ -40,7 +41,7 @@ async def test_commands_end_as_they_end_anywhere(docker: EngineEndpoint, busybox
 
 async def test_ex01_a_command_at_its_limit_is_ended_or_said_to_go_on(docker: EngineEndpoint, busybox: str) -> None:
     async with foreign(docker, busybox) as (here, place):
-        done = await place.run(Command(["sh", "-c", "echo before; sleep 333 & sleep 333"], timeout_seconds=0.5))
+        done = await place.run(Command(["sh", "-c", "echo before; sleep 333 & sleep 333"], timeout_seconds=lasting(0.5)))
         assert (done.ending, done.stdout) == (Ending.TIMED_OUT, b"before\n")
         left = (await place.run(Command(["sh", "-c", "ps | grep -c '[s]leep 333' || true"]))).stdout.strip()
         assert (left == b"0") == (done.detail == "")

@@ -9,11 +9,13 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from agent_env.engine import RunOptions
 from agent_env.errors import AgentEnvError
+from tests.busy import within
 from tests.engine.parts import engine_at, marks, planned
 
 PATIENCE_SECONDS = 60.0
@@ -61,7 +63,7 @@ def start(state: Path, verb: str, argument: Any, *, cwd: Path | None = None, **o
 
 def finished(process: subprocess.Popen[str]) -> dict[str, Any] | None:
     """What it printed; None when it was killed."""
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=within(PATIENCE_SECONDS))
     if process.returncode < 0:
         return None
     assert process.returncode == 0, err
@@ -74,7 +76,15 @@ def until_marked(log: Path, expected: list[str], process: subprocess.Popen[str])
     begun = time.monotonic()
     while marks(log) != expected:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() - begun < PATIENCE_SECONDS, marks(log)
+        assert time.monotonic() - begun < within(PATIENCE_SECONDS), marks(log)
+        select.select([], [], [], 0.01)
+
+
+def first_ended(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Waits until one of them has ended."""
+    begun = time.monotonic()
+    while all(process.poll() is None for process in processes):
+        assert time.monotonic() - begun < within(PATIENCE_SECONDS), "they go on"
         select.select([], [], [], 0.01)
 
 

@@ -24,6 +24,8 @@ from agent_env.places import Command, Deed
 from agent_env.steps.contract import OnResume, SandboxRequest, Step, StepResult
 from agent_env.steps.registry import configure
 from agent_env.steps.targets import SandboxTarget
+from agent_env.waiting import poll
+from tests.busy import within
 
 LIMITS = Limits(retry_backoff_seconds=0.01, cleanup_seconds=5.0)
 
@@ -45,6 +47,15 @@ def appended(path: Path, line: str) -> int:
     with path.open("a") as stream:
         stream.write(f"{line}\n")
     return sum(1 for other in path.read_text().splitlines() if other.split()[0] == line.split(maxsplit=1)[0])
+
+
+async def there(path: Path) -> None:
+    """Waits for a file that another process makes."""
+
+    async def seen() -> bool | None:
+        return await asyncio.to_thread(path.exists) or None
+
+    await poll(seen, within_seconds=within(60), what=f"that {path} is there")
 
 
 class Note(Step, type="t_note"):
@@ -85,12 +96,17 @@ class DieOnceRefused(Die, type="t_refuse"):
 
 
 class Hold(Note, type="t_hold"):
-    """Waits for ever."""
+    """Waits until a file is there; without one, for ever."""
+
+    until: str | None = None
 
     async def execute(self, run):
         self._mark(run)
         run.progress("holding")
-        await asyncio.Event().wait()
+        if self.until is None:
+            await asyncio.Event().wait()
+        await there(Path(self.until))
+        return Noted()
 
 
 class Look(Step, type="t_look"):

@@ -12,7 +12,7 @@ from agent_env.engine import Choice
 from agent_env.engine.teardown import KEPT_NOTE
 from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
 from agent_env.stores.records import OPEN_STATES
-from tests.engine.child import child, finished, start, until_marked
+from tests.engine.child import child, finished, first_ended, start, until_marked
 from tests.engine.parts import Watcher, engine_at, marks, planned, run, started
 
 RUN = "run-resumed0001"
@@ -80,9 +80,12 @@ def test_tp12_a_resume_needs_neither_the_files_nor_the_folder_that_the_run_began
 
 def test_d3_of_two_processes_that_resume_one_wins_and_the_other_is_told_who_owns_it(tmp_path):
     log = tmp_path / "log"
-    steps = [*task(log, "t_die"), {"id": "hold", "type": "t_hold", "log": str(log), "timeout_seconds": 3}]
+    steps = [*task(log, "t_die"), {"id": "hold", "type": "t_hold", "log": str(log), "until": str(tmp_path / "go")}]
     assert child(tmp_path / "state", "run", steps, run_id=RUN) is None
-    answers = [finished(process) for process in [start(tmp_path / "state", "resume", RUN) for _ in range(2)]]
+    resuming = [start(tmp_path / "state", "resume", RUN) for _ in range(2)]
+    first_ended(resuming)
+    (tmp_path / "go").touch()
+    answers = [finished(process) for process in resuming]
     refused = [answer for answer in answers if answer and "refused" in answer]
     assert [answer["refused"] for answer in refused] == ["run_owned"]
     assert "process" in refused[0]["message"]

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.busy import lasting
 from tests.gateway.conftest import Pair
 from tests.gateway.parts import HTTP, Client, Live, Raw, agent, eventually, gateway, messages, raw_server, text_of
 from tests.gateway.raw_server import tool
@@ -191,10 +193,10 @@ def test_gw08_a_call_that_ran_out_of_time_is_cancelled_at_its_server(tmp_path: P
 
 
 def test_gw08_an_answer_after_the_limit_is_dropped_and_is_no_other_call_s(tmp_path: Path) -> None:
-    behaviour = {"echo": "raw", "call": "hold"}
-    with before(tmp_path, behaviour=behaviour, limits={"call_seconds": 0.5}) as (live, server), agent(live) as client:
+    behaviour, limit = {"echo": "raw", "call": "hold"}, lasting(0.5)
+    with before(tmp_path, behaviour=behaviour, limits={"call_seconds": limit}) as (live, server), agent(live) as client:
         began = time.monotonic()
-        assert "within 0.5 s" in text_of(client.call("t", {"n": 0}))
+        assert f"within {limit:g} s" in text_of(client.call("t", {"n": 0}))
         took, number = time.monotonic() - began, json.loads(last_call(server))["id"]
         late = {"jsonrpc": "2.0", "id": number, "result": {"content": [], "structuredContent": {"value": {"n": 0}}}}
         server.behave(call=None)  # the real one comes now, on its own connection
@@ -225,12 +227,14 @@ def test_an_agent_s_cancellation_reaches_the_server_and_ends_the_call(tmp_path: 
 
 
 def test_a_client_that_goes_away_leaves_its_call_to_end(tmp_path: Path) -> None:
-    with before(tmp_path, behaviour={"call": {"slow": 0.5}}) as (live, _), agent(live) as client:
-        impatient = httpx.Client(timeout=0.2, verify=False, trust_env=False)
-        message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {}}}
-        with pytest.raises(httpx.TimeoutException):
-            impatient.post(client.url, json=message, headers=client.headers)
-        impatient.close()
+    with before(tmp_path, behaviour={"call": "hold"}) as (live, server), agent(live) as client:
+        url, message = httpx.URL(client.url), {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "t", "arguments": {}}}
+        leaving = HTTPConnection(url.host, url.port or 80)
+        leaving.request("POST", url.path, json.dumps(message), client.headers)
+        eventually(lambda: live.health()["calls_in_progress"] == 1)
+        leaving.close()
+        assert live.health()["calls_in_progress"] == 1
+        server.behave(call=None)
         eventually(lambda: "tool_call_result" in [event["event_type"] for event in live.trajectory()])
 
 

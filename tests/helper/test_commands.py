@@ -18,7 +18,7 @@ from agent_env.errors import LaunchError
 from agent_env.places import Command, Completed, Ending
 from agent_env.places.helper import HelperPlace
 from agent_env.waiting import poll
-from tests.busy import within
+from tests.busy import lasting, within
 from tests.helper.living import UNSHARE, Living, helper, needs_root, short, tagged
 from tests.memory import forget_peak, peak_bytes
 from tests.processes import children_of, state_of
@@ -30,7 +30,7 @@ def sh(script: str, **more: object) -> Command:
     return Command(["sh", "-c", script], **more)  # type: ignore[arg-type]
 
 
-async def until_gone(tag: str, seconds: float = 1.0) -> list[int]:
+async def until_gone(tag: str, seconds: float = 30.0) -> list[int]:
     """What still carries a tag after at most `seconds`."""
     end = time.monotonic() + seconds
     while (left := await asyncio.to_thread(tagged, tag)) and time.monotonic() < end:
@@ -99,9 +99,9 @@ async def test_c12_f6_a_tree_that_ignores_sigterm_and_forks_in_a_loop_is_gone_wi
 
 async def test_c12_the_grace_lets_a_command_end_by_itself() -> None:
     async with helper() as (_, place):
-        done = await place.run(sh("trap 'echo bye; exit 9' TERM; echo hi; while :; do sleep 0.05; done", timeout_seconds=0.3))
+        done = await place.run(sh("trap 'echo bye; exit 9' TERM; echo hi; while :; do sleep 0.05; done", timeout_seconds=lasting(0.3)))
         assert (done.ending, done.stdout) == (Ending.TIMED_OUT, b"hi\nbye\n")
-        assert done.duration_seconds < within(2)
+        assert done.duration_seconds < within(4)
 
 
 async def test_ex01_a_cancelled_call_leaves_nothing_twenty_times() -> None:
@@ -116,7 +116,7 @@ async def test_ex01_a_cancelled_call_leaves_nothing_twenty_times() -> None:
 
 async def test_ex04_output_before_the_timeout_is_kept() -> None:
     async with helper() as (_, place):
-        done = await place.run(sh("echo before; echo err >&2; sleep 60", timeout_seconds=0.3))
+        done = await place.run(sh("echo before; echo err >&2; sleep 60", timeout_seconds=lasting(0.3)))
         assert (done.ending, done.stdout, done.stderr) == (Ending.TIMED_OUT, b"before\n", b"err\n")
 
 
@@ -132,7 +132,7 @@ async def test_ex05_a_background_child_delays_nothing_and_lives_until_teardown(p
         assert len(done.stdout) == 1_000_000
         await until_tagged(tag, 2)
         await place.shut_down()
-        living.process.wait(5)
+        living.process.wait(60)
         assert tagged(tag) == []
 
 
@@ -347,11 +347,11 @@ FLOOD = "head -c 9000000 /dev/zero"
 async def test_a_reader_who_is_slow_is_no_place_that_hangs() -> None:
     """Nobody takes the output for longer than all deadlines together."""
     async with helper(limits=short(answer_margin_seconds=0.1, cleanup_seconds=0.1, kill_grace_seconds=0.1)) as (_, place):
-        process = await place.start(replace(sh(FLOOD), timeout_seconds=0.3))
+        process = await place.start(replace(sh(FLOOD), timeout_seconds=lasting(0.3)))
         output = process.output()
         taken = len((await anext(output))[1])
         ending = asyncio.ensure_future(process.wait())
-        told, _ = await asyncio.wait([ending], timeout=1.2)  # all deadlines pass, and nothing is read meanwhile
+        told, _ = await asyncio.wait([ending], timeout=lasting(0.3) + 0.9)  # all deadlines pass, and nothing is read meanwhile
         assert not told
         taken += sum([len(piece) async for _, piece in output])
         assert (await ending).ending is Ending.TIMED_OUT  # the place did end it at its limit: it stood still behind its output

@@ -23,7 +23,7 @@ from agent_env.places.helper.connection import Connection
 from agent_env.places.helper.greeting import greet
 from agent_env.places.place import RESULT_VARIABLE
 from agent_env.waiting import poll
-from tests.busy import within
+from tests.busy import lasting, within
 from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
 from tests.helper.test_commands import AS_INIT, content, sh, until_gone, until_tagged
 from tests.processes import is_alive
@@ -306,7 +306,9 @@ async def test_commands_that_hide_their_result_pipes_at_the_same_time_wait_for_e
 async def test_a_frozen_tree_dies_at_its_deadline_without_waking() -> None:
     async with helper() as (_, place):
         tag = secrets.token_hex(8)
-        process = await place.start(sh("trap 'echo woke' TERM; echo up; while :; do sleep 0.01; done", env={"TAG": tag}, timeout_seconds=1))
+        process = await place.start(
+            sh("trap 'echo woke' TERM; echo up; while :; do sleep 0.01; done", env={"TAG": tag}, timeout_seconds=lasting(1))
+        )
         assert await anext(process.output()) == (1, b"up\n")
         await place.freeze()
         done = await process.wait()
@@ -318,11 +320,11 @@ async def test_commands_of_a_client_that_left_end_at_their_deadline() -> None:
     async with helper() as (living, _):
         tag = secrets.token_hex(8)
         leaving = await living.connect()
-        process = await leaving.start(sh("echo up; yes", env={"TAG": tag}, timeout_seconds=1, kill_grace_seconds=0.1))
+        process = await leaving.start(sh("echo up; yes", env={"TAG": tag}, timeout_seconds=lasting(1), kill_grace_seconds=0.1))
         assert (await anext(process.output()))[1].startswith(b"up\n")
         await leaving.aclose()
         assert tagged(tag)
-        assert await until_gone(tag, 5) == []
+        assert await until_gone(tag) == []
 
 
 async def test_a_socket_path_may_be_long(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from agent_env_sdk.wire.agent_extensions import AGENT_CONFIG, MCP_CONFIG, TRAJEC
 from agent_env_sdk.wire.parts import TextPart
 from agent_env_sdk.wire.trajectory import events_adapter
 
+from tests.busy import lasting
 from tests.sdk.environments import Stock
 
 
@@ -172,7 +173,7 @@ async def test_a_commands_output_is_kept_at_both_ends_and_what_it_left_behind_is
     behind = await shell("sleep 1000 & echo $!", folder=tmp_path)
     assert behind.exit_code == 0
     await asyncio.to_thread(gone, int(behind.output))
-    late = await shell("echo early; sleep 1000", timeout_seconds=1)
+    late = await shell("echo early; sleep 1000", timeout_seconds=lasting(1))
     assert (late.exit_code, late.output.startswith("early")) == (None, True)
 
 

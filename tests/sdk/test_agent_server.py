@@ -30,6 +30,7 @@ from agent_env_sdk.wire.agent_extensions import (
 from agent_env_sdk.wire.errors import AgentEnvError
 from agent_env_sdk.wire.rpc import RpcError
 
+from tests.busy import lasting
 from tests.sdk.agents import Echo, Plain
 
 MESSAGE = {"messageId": "1", "role": "user"}
@@ -96,7 +97,7 @@ async def test_what_an_agent_raises_is_in_its_log_and_not_in_the_answer() -> Non
 
 async def test_a_turn_that_takes_too_long_fails_with_its_last_words() -> None:
     async with serve_agent_here(Echo()) as echo:
-        task = await echo.prompt("wait forever", config={"timeout_seconds": 0.2})
+        task = await echo.prompt("wait forever", config={"timeout_seconds": lasting(0.2)})
     assert (task.status.state, ending(task).error_code) == (TaskState.FAILED, "agent.timeout")
     assert ending(task).text == "waiting for forever"
 
