@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -29,14 +28,9 @@ from agent_env.environments.mcp_client import events
 from agent_env.environments.transfers import save_part
 from agent_env.errors import DeadlineError
 from tests.environments.bench import HERE, held, items, run
+from tests.ports import free_port
 
 LIMITS = replace(DEFAULT_LIMITS, retry_backoff_seconds=0.01)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from agent_env.environments.client import EnvironmentClient
 from agent_env.environments.http import new_client
 from agent_env.environments.rules import tell_again
 from tests.environments.bench import run, world
-from tests.environments.test_client import LIMITS, free_port
+from tests.environments.test_client import LIMITS
 from tests.gateway.parts import HTTP, ROOT, eventually
+from tests.ports import free_port
 
 PARTS = [{"kind": "data", "data": {"row": 1}}]
 LOAD = """

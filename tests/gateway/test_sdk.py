@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,14 +17,9 @@ from mcp.client.client import Client as OfficialClient
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.gateway.parts import HTTP, ROOT, Live, agent, control, gateway, messages, text_of
+from tests.ports import free_port
 
 SEED = {"items": [{"sku": "a", "qty": 2}]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,10 @@ from agent_env.places.helper.listening import TcpListener, TcpPipe, listen_tcp
 from agent_env.places.helper.worker import open_tcp
 from agent_env.waiting import poll
 from tests.helper.living import ENV, TOKEN, Living, end, helper, launch_anywhere
+from tests.ports import free_port
 
 RELAY = "r" * 32
 CONFIG = HelperConfig(token=TOKEN, env=ENV, relay_token=RELAY)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def sockets(port: int) -> list[tuple[str, str]]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from agent_env_sdk.wire.agent_extensions import AGENT_CONFIG, MCP_CONFIG, TRAJEC
 from agent_env.waiting import deadline, poll
 from tests.busy import within
 from tests.interop.test_published_client import ROOT, python
+from tests.ports import free_port
 from tests.sdk.agents import Echo
 
 pytestmark = pytest.mark.timeout(300)
@@ -107,8 +107,7 @@ async def test_the_published_frameworks_client_deploys_prompts_and_reads_an_agen
 @asynccontextmanager
 async def serving(environment: str, folder: str, script: str, *arguments: str, **variables: str) -> AsyncIterator[str]:
     """Another package's agent in a process, from when its card can be read."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     numbered = [argument.replace("PORT", str(port)) for argument in arguments]
     command = [python(environment), str(ROOT / "interop/servers" / folder / script), *numbered]
     environ = {**os.environ, "A2A_HOST": "127.0.0.1", "A2A_PORT": str(port), **variables}

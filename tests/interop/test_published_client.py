@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.sdk.https import Store
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,8 +36,7 @@ def python(environment: str) -> str:
 @contextmanager
 def served(environment: str, certificate: Path, code: str = SERVE) -> Iterator[str]:
     """The SDK's server, on that environment's packages."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     variables = {**os.environ, "MCP_HOST": "127.0.0.1", "MCP_PORT": str(port), "PYTHONPATH": str(ROOT), "SSL_CERT_FILE": str(certificate)}
     with subprocess.Popen([python(environment), "-c", code], env=variables, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from agent_env_sdk.wire.trajectory import dump_event
 
 from agent_env.waiting import poll
 from tests.kits.test_streams import FORMAT, RECORDED
+from tests.ports import free_port
 from tests.sdk.environments import Stock
 
 MCP_COMMAND = 'python3 -m agent_env_sdk.agent.mcp_command call stock stock_count \'{"sku": "a"}\''
@@ -40,8 +40,7 @@ def scenario(kit: str) -> Scenario:
 @asynccontextmanager
 async def running(image: str, **variables: str) -> AsyncIterator[AgentClient]:
     """The kit's agent, on this machine's own network."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     given = {**variables, "A2A_HOST": "127.0.0.1", "A2A_PORT": str(port)}.items()
     words = [word for name, value in given for word in ("-e", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec("docker", "run", "--rm", "--init", "--network", "host", *words, image)

@@ -13,6 +13,7 @@ import pytest
 from agent_env.places import Command, Completed
 from agent_env.sandboxes.confined import publish
 from agent_env.waiting import poll
+from tests.ports import free_port
 from tests.sandboxes.people import MINE, World, spec, world
 
 SERVER = "import http.server as h; h.ThreadingHTTPServer(('0.0.0.0', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
@@ -70,10 +71,8 @@ def test_c03_two_places_serve_the_same_ports_each_its_own(here: World) -> None:
 
 
 def test_d4_a_port_that_is_taken_is_replaced_by_another(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        free = probe.getsockname()[1]
-        probe.close()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = free_port()
 
         class Choice:
             def sample(self, population: range, count: int) -> list[int]:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import sys
 import time
 from contextlib import suppress
@@ -25,6 +24,7 @@ from agent_env_sdk.wire.parts import TextPart
 from agent_env_sdk.wire.trajectory import events_adapter
 
 from tests.busy import lasting
+from tests.ports import free_port
 from tests.sdk.environments import Stock
 
 
@@ -143,12 +143,6 @@ async def test_a_crash_ends_the_process_and_the_next_one_tells_it(tmp_path: Path
 
 def message(text: str) -> dict[str, Any]:
     return {"messageId": text, "role": "user", "parts": [{"kind": "text", "text": text}]}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 async def started(variables: dict[str, str], http: httpx.AsyncClient) -> asyncio.subprocess.Process:

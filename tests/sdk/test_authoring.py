@@ -21,6 +21,8 @@ from agent_env_sdk.environment import AssemblyError, Environment, ToolContext, a
 from agent_env_sdk.environment.serving import listen
 from agent_env_sdk.testing import Client, McpError, serve_here
 
+from tests.ports import free_port
+
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 TEMPLATE = ROOT / "src/agent_env/bundles/templates/environment"
@@ -193,8 +195,7 @@ def test_a_process_serves_by_its_variables_and_ends_by_a_signal(tmp_path: Path) 
     (tmp_path / "server.py").write_text(
         "from agent_env_sdk.environment import Environment\nclass Small(Environment):\n    pass\nSmall().serve()\n"
     )
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     variables = {**os.environ, "MCP_HOST": "127.0.0.1", "MCP_PORT": str(port), "ENVIRONMENT_NAME": "small-1"}
     with subprocess.Popen([sys.executable, "server.py"], cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
