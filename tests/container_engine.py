@@ -225,7 +225,7 @@ def debian(docker: EngineEndpoint, tmp_path_factory: pytest.TempPathFactory) -> 
             pytest.skip("agentenv-capability-missing: mmdebstrap")
         path = tmp_path_factory.mktemp("debian") / "root.tar"
         options = ["--quiet", "--variant=minbase", "--aptopt=APT::Install-Recommends false", "--dpkgopt=path-exclude=/usr/share/doc/*"]
-        subprocess.run(["mmdebstrap", *options, "bookworm", path], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=110)
+        subprocess.run(["mmdebstrap", *options, "bookworm", path], check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=250)
         return path
 
     return ensure(docker, DEBIAN, make, ['CMD ["bash"]', "ENV LANG=C.UTF-8"])

@@ -13,6 +13,7 @@ from agent_env.containers import EngineEndpoint
 from tests.acceptance.conftest import code, eventually, killed
 from tests.acceptance.containers import inspected
 from tests.agent_steps.conftest import AGENT, SOLVER, Operator, probe, prompt
+from tests.busy import lasting
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -106,7 +107,7 @@ def test_each_ending_of_a_turn_is_recorded_with_its_error_and_a_trajectory(user:
     }
     tasks = {}
     for name, (action, _, _, _) in endings.items():
-        limit = {"timeout_seconds": 1.0} if name == "late" else {}
+        limit = {"timeout_seconds": lasting(1.0)} if name == "late" else {}
         tasks[name] = [
             AGENT,
             prompt(

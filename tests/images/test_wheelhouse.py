@@ -17,6 +17,7 @@ import pytest
 
 from agent_env.errors import DeadlineError, TransferError, UnsupportedError
 from agent_env.images import BuildContext, Wheelhouse
+from tests.busy import lasting
 from tests.images.laboratory import QUICK
 
 PROJECT = """
@@ -145,7 +146,7 @@ def no_module_pip(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 async def test_a_fetch_that_hangs_is_stopped_with_all_its_children_and_leaves_no_folder(tmp_path: Path, no_module_pip: object) -> None:
     work = f"echo $TMPDIR > {tmp_path}/unpacking; echo $$ > {tmp_path}/pid; sleep 500 & wait"
     environ = fake_pip(tmp_path, f'case "$*" in *--version*) exit 0;; esac\n{work}')
-    house = Wheelhouse(tmp_path / "state", environ=environ, limits=replace(QUICK, wheelhouse_seconds=0.5))
+    house = Wheelhouse(tmp_path / "state", environ=environ, limits=replace(QUICK, wheelhouse_seconds=lasting(0.5)))
     with pytest.raises(DeadlineError, match="pip download"):
         await house.fetch(["x"], python="3.12")
     group = int((tmp_path / "pid").read_text())
