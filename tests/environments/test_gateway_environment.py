@@ -321,10 +321,11 @@ def test_the_address_of_the_whole_outlives_a_kill_of_what_carries_it(office: Dep
 
 
 def test_one_dead_server_leaves_the_others_and_is_told_by_its_log(office: Deployed) -> None:
-    """Last of the module: it ends a server."""
+    """And is whole again for whoever comes next, in whatever order."""
 
     async def body() -> None:
         async with office.found() as (_, live):
+            crm = (await live.place("crm")).id
             with pytest.raises(AgentEnvError):
                 await live.client("crm").call("crm_die")
             with pytest.raises(ContainerNotRunningError, match="exited with code 7"):
@@ -332,5 +333,14 @@ def test_one_dead_server_leaves_the_others_and_is_told_by_its_log(office: Deploy
             result = await live.control.call("mail_count", {"sku": "a"})
             assert result["isError"] is False
             assert list((await live.life()).ended) == ["crm"]
+            await asyncio.to_thread(restart, crm)
+
+            async def whole() -> bool | None:
+                try:
+                    return (not (await live.life()).ended and bool(await live.client("crm").tools())) or None
+                except AgentEnvError:
+                    return None
+
+            await poll(whole, within_seconds=60, what="the server that was started again")
 
     run(body())

@@ -15,6 +15,7 @@ from agent_env.places import Command, Upload
 from agent_env.steps import parse_step
 from agent_env.steps.python_code import STAGING
 from agent_env.waiting import poll
+from tests.busy import lasting
 from tests.steps.bench import BenchRun
 from tests.steps.conftest import Bench
 
@@ -149,8 +150,9 @@ def run(given):
 """
 
     async def body(run: BenchRun) -> None:
-        with pytest.raises(RunCodeExecutionError, match="timed out after 1s") as caught:
-            await run.do({**script(run, text), "timeout_seconds": 1})
+        limit = lasting(1)
+        with pytest.raises(RunCodeExecutionError, match=f"timed out after {limit:g}s") as caught:
+            await run.do({**script(run, text), "timeout_seconds": limit})
         assert "before" in str(caught.value)
         assert "err" in str(caught.value)
         assert await run.sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -o 'sleep 9[789]' || true") == ""
