@@ -101,7 +101,7 @@ def calls_of(server: Raw) -> list[str]:
 
 
 def test_i14_a_disabled_or_hidden_tool_is_neither_listed_nor_called_by_any_path(restarted: World) -> None:
-    world = restarted
+    world, before = restarted, len(calls_of(restarted.a))
     with eve(world) as client:
         assert client.names() == ["a_on", "list_website_urls"]
         for name in FORBIDDEN:
@@ -112,7 +112,7 @@ def test_i14_a_disabled_or_hidden_tool_is_neither_listed_nor_called_by_any_path(
     card = world.ask("GET", "/.well-known/agent-env.json").json()
     assert "a_off" not in json.dumps(card)
     assert "a_secret" not in json.dumps(card)
-    assert not set(FORBIDDEN) & set(calls_of(world.a))
+    assert not set(FORBIDDEN) & set(calls_of(world.a)[before:])
 
 
 SMUGGLED = [
@@ -138,13 +138,14 @@ def test_two_readings_of_one_call_are_no_way_in(world: World, params: str) -> No
 
 
 def test_names_in_other_spellings_reach_no_forbidden_tool(world: World) -> None:
+    before = len(calls_of(world.a))
     with eve(world) as client:
         for name in ("A_OFF", "a_off ", " a_off", "a_off\u0000", "a.off", "a/a_off", "mcp-a:a_off"):
             assert text_of(client.call(name)) == f"Unknown tool: {name}"
         spelled = '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a\\u005foff","arguments":{}}}'
         assert "disabled" in client.send(spelled).text
         assert client.send(f"[{spelled}]").status_code == 400
-    assert not set(FORBIDDEN) & set(calls_of(world.a))
+    assert not set(FORBIDDEN) & set(calls_of(world.a)[before:])
 
 
 def test_no_control_route_answers_on_the_agent_door(restarted: World) -> None:

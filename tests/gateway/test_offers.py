@@ -359,6 +359,7 @@ def test_a_server_that_is_hidden_from_a_role_hides_all_that_it_offers_and_what_c
             assert next(heard)["params"] == {"uri": "b://x"}
         live.post("/tools/disable", {"role": "mallory", "tools": "*"})
         assert (uris(client), client.listed("prompts/list", "prompts"), client.names()) == ([], [], [])
+        client.http.delete(client.url, headers=client.headers)  # so that nothing is followed any more
 
 
 def test_a_server_of_resources_alone_is_served_and_hidden_where_a_role_may_do_nothing(tmp_path: Path) -> None:

@@ -88,18 +88,18 @@ def action(trigger_id: str, *actions: dict[str, Any], **when: Any) -> dict[str, 
 def test_a_call_that_matches_sets_off_a_call_with_its_values(world: World) -> None:
     args = {"to": "${args.to}", "note": "re: ${args.subject}", "all": "${args.list[1]}", "gone": "${args.nope?}", "text": "${result}"}
     where = {"to": {"equals": "boss"}, "args.subject": {"regex": "^h.llo$"}, "args.list[*]": {"exists": True}, "cc": {"exists": False}}
-    world.register(action("t", {**DELIVER, "args": args, "as": "system"}, where=where))
+    world.register(action("values", {**DELIVER, "args": args, "as": "system"}, where=where))
     with agent(world.live) as client:
         client.call("send", {"to": "nobody", "subject": "hello", "list": [1, {"a": 2}]})
         client.call("send", {"to": "boss", "subject": "hello", "list": [1, {"a": 2}]})
-    world.fired("t")
+    world.fired("values")
     sent = world.deliveries()[-1]
     assert sent["arguments"] == {"to": "boss", "note": "re: hello", "all": {"a": 2}, "text": "s.send"}
     assert set(sent["_meta"]) == {"agentenv.io/role", "agentenv.io/idempotencyKey"}
     assert sent["_meta"]["agentenv.io/role"] == "system"
-    assert (world.trigger("t")["status"], world.trigger("t")["fire_count"]) == ("fired", 1)
-    assert world.kinds("t") == ["added", "detected", "action_ok", "fired"]
-    events = [event for event in world.live.trajectory() if event.get("trigger_id") == "t"]
+    assert (world.trigger("values")["status"], world.trigger("values")["fire_count"]) == ("fired", 1)
+    assert world.kinds("values") == ["added", "detected", "action_ok", "fired"]
+    events = [event for event in world.live.trajectory() if event.get("trigger_id") == "values"]
     assert [event["event_type"] for event in events] == ["trigger_fired", "internal_tool_call"]
     assert events[1]["arguments"]["note"] == {"redacted": {"type": "str", "len": 9}}
 
