@@ -173,3 +173,28 @@ def test_d1_killed_at_any_moment_resume_and_collection_leave_nothing(home: Home,
 @pytest.mark.slow
 def test_d1_killed_at_many_moments_resume_and_collection_leave_nothing(home: Home, chance: random.Random) -> None:
     cut_at_any_moment(home, chance, 100)
+
+
+def test_a_copied_state_folder_leaves_the_originals_sandboxes_alone_and_a_moved_one_owns_them(home: Home, tmp_path: Path) -> None:
+    run_id = kept(home)
+    ids = set(home.sandbox_ids(run_id))
+    subprocess.run(["cp", "-a", home.state.parent, tmp_path / "copy"], check=True)
+    copy = {"XDG_STATE_HOME": str(tmp_path / "copy")}
+    collected = home("gc", "--all", env=copy)
+    assert (collected.code, collected.err.count(f"is a copy of {home.state}")) == (0, 1), collected.all
+    assert "of another installation" in collected.err
+    refused = home("runs", "teardown", run_id, env=copy)
+    assert (refused.code, refused.out.count(f"it belongs to the installation in {home.state}")) == (1, 2), refused.all
+    assert f"hint: AGENT_ENV_STATE_ROOT={home.state} agent-env runs teardown {run_id}" in refused.err
+    assert "is a copy of" not in refused.err.replace("of which this state folder is a copy", "")
+    entered = home("exec", f"{run_id}:other", "--", "true", env=copy)
+    assert (entered.code != 0, "of which this state folder is a copy" in entered.err) == (True, True), entered.all
+    removed = home("runs", "rm", run_id, env=copy)
+    assert removed.code == 0, removed.all
+    assert home("exec", f"{run_id}:other", "--", "true").code == 0
+    home.state.parent.rename(tmp_path / "moved")
+    moved = {"XDG_STATE_HOME": str(tmp_path / "moved")}
+    assert home("exec", f"{run_id}:other", "--", "true", env=moved).code == 0
+    report = home("gc", "--all", "--json", env=moved)
+    assert set(report.json["sandboxes"]["removed"]) == ids, report.all
+    assert (home.folders(), home.processes()) == ([], {})

@@ -196,11 +196,11 @@ def test_a12_teardown_works_in_a_fresh_process_twice_and_with_an_empty_database(
     context = run(context_of())
     (sandbox,) = context["deployed_sandboxes"]
     elsewhere = child(tmp_path / "other", "teardown_context", context)
-    assert elsewhere == {"removed": [sandbox["sandbox_id"]], "absent": [], "failed": {}, "left": []}
+    assert elsewhere == {"removed": [sandbox["sandbox_id"]], "absent": [], "failed": {}, "left": [], "elsewhere": {}}
     again = child(tmp_path / "state", "teardown", RUN)
     assert again is not None
     assert [*again["removed"], *again["absent"]] == [sandbox["sandbox_id"]]
-    assert child(tmp_path / "state", "teardown", RUN) == {"removed": [], "absent": [], "failed": {}, "left": []}
+    assert child(tmp_path / "state", "teardown", RUN) == {"removed": [], "absent": [], "failed": {}, "left": [], "elsewhere": {}}
 
 
 def test_a12_the_public_function_takes_a_context_alone():

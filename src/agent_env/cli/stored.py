@@ -70,11 +70,13 @@ def print_document(collection: str, id: str, version: int | None) -> None:
 def recorded_as_up(memory: Memory, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Run and record of what runs list under a key of their context and whose sandbox is recorded as being there, newest first."""
     from agent_env.cli.session import context_of
+    from agent_env.engine import installation_of
     from agent_env.stores.records import OPEN_STATES
 
-    there: dict[str, set[str]] = {}
+    there, elsewhere = dict[str, set[str]](), installation_of(memory.config).ownership.elsewhere
     for resource in memory.journal.resources(state=OPEN_STATES):
-        there.setdefault(resource.run_id, set()).add(resource.id)
+        if elsewhere(resource.labels) is None:
+            there.setdefault(resource.run_id, set()).add(resource.id)
     for run_id in reversed(there):
         for record in context_of(memory.journal.load(run_id)).get(key) or ():
             if record.get("sandbox_id") in there[run_id]:

@@ -56,6 +56,7 @@ async def adopt_all(
             if row is None:
                 await _adopt_unknown(removal, lease, stores, providers, installation)
             elif row.run_id != lease.run_id:
+                installation.ownership.refuse(row)
                 await _adopt_known(row, lease, stores)
         except PlaceLostError as error:
             lost[removal.sandbox_id] = error

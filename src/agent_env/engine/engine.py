@@ -256,7 +256,7 @@ class Engine:
         error = {"code": "cancelled", "message": f"cancelled by {by}", "step_id": None}
         await self.stores.journal.set_run(lease, status="cancelled", kind=str(Kind.CANCELLED), word="cancelled", error=error)
         report = await self._tear_down(lease)
-        if not report.clean:
+        if report.failed or report.left:
             raise InfrastructureError(
                 f"run {run_id} is cancelled, but not all that it made is gone ({report.why})",
                 concerns=run_id,
@@ -282,7 +282,8 @@ class Engine:
         Raises:
             RunOwnedError: A live run uses one of the sandboxes.
         """
-        return await remove_context(context, self.stores.journal, self.provider, limits=self._house.limits)
+        ownership = self.installation.ownership
+        return await remove_context(context, self.stores.journal, self.provider, ownership, limits=self._house.limits)
 
     async def gc(
         self,

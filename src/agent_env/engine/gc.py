@@ -48,6 +48,8 @@ class Claim(StrEnum):
     """It was left on purpose."""
     RESUMABLE = "resumable"
     """Its run was interrupted, and can be resumed in it."""
+    ELSEWHERE = "elsewhere"
+    """It is recorded here, and belongs to the installation whose state folder this one is a copy of."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class Collector:
         rows = {row.id: row for row in self.stores.journal.resources(state=OPEN_STATES) if row.kind == RESOURCE_KIND}
         home = self.installation.home
         found = [_Found(row.id, row.provider, row.run_id, row.labels) for row in rows.values() if row.labels.get(HOME_LABEL) == home]
+        elsewhere = self.installation.ownership.elsewhere
+        self._left |= {row.id: Claim.ELSEWHERE for row in rows.values() if elsewhere(row.labels) is not None}
         unreachable: dict[str, str] = {}
         for name in sorted({*self.names, *(row.provider for row in rows.values())}):
             try:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from agent_env import host
 from agent_env.clock import Clock, timestamp
-from agent_env.stores.installation import InstallationKey, home_of
+from agent_env.engine.ownership import Ownership
+from agent_env.stores import identity
+from agent_env.stores.installation import InstallationKey
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 SANDBOX_LABEL = "agentenv.sandbox"
 RUN_LABEL = "agentenv.run"
-HOME_LABEL = "agentenv.home"
+HOME_LABEL = identity.HOME_LABEL
 EPOCH_LABEL = "agentenv.epoch"
 EXPIRES_LABEL = "agentenv.expires"
 BOOT_LABEL = "agentenv.expires-in-boot"
@@ -33,10 +35,12 @@ class Installation:
 
     state_root: Path
     home: str
-    """Derived from machine, user and path: two installations never take each other's things for their own."""
+    """Its label, kept in the state folder: two installations never take each other's things for their own."""
     key: InstallationKey
     """Tokens of places are derived from it, so nothing is stored and a resume has them."""
     config: Config
+    ownership: Ownership
+    """What it may go on in, and remove."""
 
     def labels(self, run_id: str, sandbox_id: str, *, epoch: int, ttl_seconds: float, clock: Clock) -> Mapping[str, str]:
         """What a sandbox carries from the moment it is made."""
@@ -90,4 +94,5 @@ def _left_of_boot(labels: Mapping[str, str]) -> float | None:
 
 def installation_of(config: Config) -> Installation:
     """The installation that a configuration is of."""
-    return Installation(config.state_root, home_of(config.state_root), InstallationKey(config.state_root), config)
+    found = identity.identity_of(config.state_root)
+    return Installation(config.state_root, found.home, InstallationKey(config.state_root), config, Ownership.of(config, found))

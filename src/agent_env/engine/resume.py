@@ -102,7 +102,7 @@ async def _settle_lost(
     again: set[str] = set()
     names: list[str] = []
     unmakeable: list[str] = []
-    done = done_steps(execution, graph)
+    done, elsewhere = done_steps(execution, graph), shared.sandboxes.elsewhere()
     for sandbox_id, record, step_id in _recorded(execution, _again(execution, graph)):
         row = shared.sandboxes.row(sandbox_id)
         if sandbox_id not in gone and (row is None or row.state in OPEN_STATES):
@@ -111,7 +111,10 @@ async def _settle_lost(
         span = graph.span(step_id) if step_id is not None else graph.order
         if all(other in done or execution.plan.steps[other].type_name in FORGIVING for other in span):
             continue
-        stopped = f"; {gone[sandbox_id]}" if isinstance(gone.get(sandbox_id), ContainerNotRunningError) else ""
+        if sandbox_id in elsewhere:
+            stopped = f"; {elsewhere[sandbox_id].why}"
+        else:
+            stopped = f"; {gone[sandbox_id]}" if isinstance(gone.get(sandbox_id), ContainerNotRunningError) else ""
         names.append(f"{name!r} ({sandbox_id}{stopped})")
         if step_id is None or step_id not in graph.position:
             unmakeable.append(name)
@@ -125,7 +128,8 @@ async def _settle_lost(
             if unmakeable
             else f"agent-env resume {shared.run_id} --redeploy does again: {', '.join(replayed)}"
         )
-        raise PlaceLostError(f"places of run {shared.run_id} no longer exist: {', '.join(names)}", concerns=shared.run_id, hint=hint)
+        what = "can't be used here" if elsewhere else "no longer exist"
+        raise PlaceLostError(f"places of run {shared.run_id} {what}: {', '.join(names)}", concerns=shared.run_id, hint=hint)
     await execution.take_back(replayed, {"attempt": 1, "step_id": replayed[0], "retry_from_step_id": replayed[0], "redeployed": True})
     await shared.sandboxes.destroy([sandbox_id for sandbox_id in gone if shared.sandboxes.row(sandbox_id) is not None])
 

@@ -18,6 +18,7 @@ from agent_env.documents.records import DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine.fallback import first_that_can, links
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, Installation
+from agent_env.engine.ownership import Elsewhere
 from agent_env.engine.retelling import values_of
 from agent_env.engine.sandbox_records import (
     CONTAINER_ID,
@@ -97,14 +98,22 @@ class Sandboxes:
 
     def rows(self, *, attempts: Sequence[str] | None = None) -> list[ResourceRow]:
         """What may still exist, of some attempts or of all."""
-        return [row for row in self._rows.values() if row.state in OPEN_STATES and (attempts is None or row.attempt_id in attempts)]
+        return [row for row in self._rows.values() if self._is_open(row) and (attempts is None or row.attempt_id in attempts)]
+
+    def elsewhere(self) -> dict[str, Elsewhere]:
+        """What this run's record names and is another installation's to use and remove, by sandbox id."""
+        known = {row.id: self.installation.ownership.elsewhere(row.labels) for row in self._rows.values() if row.state in OPEN_STATES}
+        return {sandbox_id: found for sandbox_id, found in known.items() if found is not None}
+
+    def _is_open(self, row: ResourceRow) -> bool:
+        return row.state in OPEN_STATES and self.installation.ownership.elsewhere(row.labels) is None
 
     def beside(self, sandbox_id: str | None = None, *, attempts: Sequence[str] | None = None) -> list[ResourceRow]:
         """Containers beside the machine of a sandbox, or of all, that may still exist."""
         return [
             row
             for row in self._beside.values()
-            if row.state in OPEN_STATES
+            if self._is_open(row)
             and (sandbox_id is None or row.labels.get(SANDBOX_LABEL) == sandbox_id)
             and (attempts is None or row.attempt_id in attempts)
         ]
@@ -219,6 +228,8 @@ class Sandboxes:
             row = self._rows.get(sandbox_id)
             if row is not None and row.state not in OPEN_STATES:
                 raise PlaceLostError(f"sandbox {row.name!r} ({sandbox_id}) was removed", concerns=sandbox_id, hint=KEEPING)
+            if row is not None and (elsewhere := self.installation.ownership.elsewhere(row.labels)) is not None:
+                raise elsewhere.lost(row)
             name = row.provider if row is not None else provider_name or links(self._default_provider)[0]
             provider = self._providers(name)
             async with deadline(self._limits.connect_seconds, f"attaching to sandbox {sandbox_id}"):
@@ -291,9 +302,11 @@ class Sandboxes:
         What a removal was begun of may be whole, where its engine was away; half of it is as good as gone.
 
         Returns:
-            What is gone, by sandbox id.
+            What is gone, or another installation's, by sandbox id.
         """
-        lost: dict[str, SandboxUnavailableError] = {}
+        lost: dict[str, SandboxUnavailableError] = {
+            sandbox_id: elsewhere.lost(self._rows[sandbox_id]) for sandbox_id, elsewhere in self.elsewhere().items()
+        }
 
         async def take(sandbox_id: str, gone: type[SandboxUnavailableError] | tuple[type[SandboxUnavailableError], ...]) -> None:
             try:
@@ -346,9 +359,9 @@ class Sandboxes:
         return [str(own) if alone else None, *beside]
 
     async def destroy(self, sandbox_ids: Sequence[str], *, stop: asyncio.Future[None] | None = None) -> TeardownReport:
-        """Removes sandboxes and closes their rows."""
-        removals = []
-        for sandbox_id in sandbox_ids:
+        """Removes sandboxes and closes their rows; what is another installation's is only reported."""
+        removals, elsewhere = [], self.elsewhere()
+        for sandbox_id in (each for each in sandbox_ids if each not in elsewhere):
             row, held = self._rows.get(sandbox_id), self._held.pop(sandbox_id, None)
             if held is not None:
                 await held.sandbox.aclose()
@@ -361,7 +374,8 @@ class Sandboxes:
             removals.append(Removal(sandbox_id, provider, sandbox_id if row is not None else None))
             if row is not None:
                 await self._journal.closing(sandbox_id)
-        return await remove_all(removals, self._providers, limits=self._limits, closed=self._closed, stop=stop)
+        report = await remove_all(removals, self._providers, limits=self._limits, closed=self._closed, stop=stop)
+        return replace(report, elsewhere={each: elsewhere[each] for each in sandbox_ids if each in elsewhere})
 
     async def _closed(self, removal: Removal) -> None:
         await self._journal.closed(removal.sandbox_id)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.documents.updates import Json
 from agent_env.engine.installation import SANDBOX_LABEL
+from agent_env.engine.ownership import Elsewhere, Ownership
 from agent_env.errors import DeadlineError, RunOwnedError
 from agent_env.stores.records import OPEN_STATES, Lease, ResourceRow
 from agent_env.waiting import back_off, deadline
@@ -52,11 +53,13 @@ class TeardownReport:
     """Sandbox → why it is still there."""
     left: tuple[str, ...] = ()
     """Not tried any more, because the teardown was stopped."""
+    elsewhere: Mapping[str, Elsewhere] = field(default_factory=dict)
+    """Sandbox → the installation that it belongs to, where that is not this one. Nothing of it was touched."""
 
     @property
     def clean(self) -> bool:
         """Nothing is left."""
-        return not self.failed and not self.left
+        return not self.failed and not self.left and not self.elsewhere
 
     @property
     def why(self) -> str:
@@ -65,7 +68,13 @@ class TeardownReport:
 
     def to_json(self) -> dict[str, Json]:
         """The report as data."""
-        return {"removed": list(self.removed), "absent": list(self.absent), "failed": dict(self.failed), "left": list(self.left)}
+        return {
+            "removed": list(self.removed),
+            "absent": list(self.absent),
+            "failed": dict(self.failed),
+            "left": list(self.left),
+            "elsewhere": {name: {"why": found.why, "path": found.path and str(found.path)} for name, found in self.elsewhere.items()},
+        }
 
 
 async def remove_all(
@@ -137,29 +146,42 @@ async def remove_run(sandboxes: Sandboxes, lease: Lease, journal: Journal) -> Te
         lease: The hold on it, which is given back.
         journal: Where it is recorded.
     """
-    report = await sandboxes.destroy([row.id for row in sandboxes.rows()])
+    elsewhere = sandboxes.elsewhere()
+    report = await sandboxes.destroy([*elsewhere, *(row.id for row in sandboxes.rows())])
+    if elsewhere and not sandboxes.installation.ownership.alone:  # then that one reads what is recorded of the run
+        await journal.release(lease)
+        return report
     await close_prompts(journal, lease.run_id)
     await journal.set_run(lease, notes={KEPT_NOTE: None})
     await journal.release(lease)
     return report
 
 
-async def remove_context(context: Mapping[str, Json], journal: Journal, providers: Providers, *, limits: Limits) -> TeardownReport:
+async def remove_context(
+    context: Mapping[str, Json], journal: Journal, providers: Providers, ownership: Ownership, *, limits: Limits
+) -> TeardownReport:
     """Removes what a context document names, and closes the rows that this database has of it.
+
+    What another installation has made is left to that one while its state folder is there.
 
     Raises:
         RunOwnedError: A live run uses one of the sandboxes.
     """
-    removals = list(removals_of(context))
-    for removal in removals:
+    removals, elsewhere = [], dict[str, Elsewhere]()
+    for removal in removals_of(context):
         row = journal.resource(removal.sandbox_id)
+        found = ownership.elsewhere(row.labels) if row is not None else None
+        if found is not None and found.path is not None:
+            elsewhere[removal.sandbox_id] = found
+            continue
         if row is not None and journal.is_owned(row.run_id):
             raise RunOwnedError(f"sandbox {removal.sandbox_id} is in use by run {row.run_id}", concerns=row.run_id)
+        removals.append(removal)
 
     async def closed(removal: Removal) -> None:
         await close_rows(journal, removal.sandbox_id)
 
-    return await remove_all(removals, providers, limits=limits, closed=closed)
+    return replace(await remove_all(removals, providers, limits=limits, closed=closed), elsewhere=elsewhere)
 
 
 async def close_rows(journal: Journal, sandbox_id: str) -> None:

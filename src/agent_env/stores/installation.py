@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-import socket
 from pathlib import Path
 
-from agent_env import host
 from agent_env.errors import StorageError
+from agent_env.stores.identity import identity_of
 
 _FILE = "installation.key"
 _BYTES = 32
@@ -69,6 +68,7 @@ class InstallationKey:
 
     def _make(self) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        identity_of(self._path.parent)  # first: a folder that has a key without one is from before there were identities
         aside = self._path.with_name(f".{_FILE}.{os.urandom(8).hex()}")
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as stream:
             stream.write(os.urandom(_BYTES))
@@ -83,6 +83,9 @@ class InstallationKey:
 
 
 def home_of(state_root: Path) -> str:
-    """The label of the installation with this state folder: derived from machine, user and path."""
-    identity = f"{host.machine_id() or socket.gethostname()}\0{os.getuid()}\0{state_root.resolve()}"
-    return hashlib.sha256(os.fsencode(identity)).hexdigest()[:16]
+    """The label of the installation with this state folder, which everything carries that it makes.
+
+    Raises:
+        StorageError: The folder's identity is damaged.
+    """
+    return identity_of(state_root).home

@@ -7,7 +7,7 @@ the next of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_env.documents.updates import Update, encode
@@ -98,8 +98,12 @@ class Journal(LeasedWriter):
 
         await self._commit(lease, change)
 
-    def delete_run(self, run_id: str) -> None:
+    def delete_run(self, run_id: str, *, spared: Callable[[Mapping[str, str]], bool] = lambda _: False) -> None:
         """Removes a run's rows; its objects become collectable.
+
+        Args:
+            run_id: The run.
+            spared: Whether a resource with these labels may be left: it is not ours to remove.
 
         Raises:
             NotFoundError: There is no such run.
@@ -110,7 +114,8 @@ class Journal(LeasedWriter):
 
         def delete(tx: Connection) -> None:
             leases.claim(tx, run_id, me, takeover=False, lease_seconds=seconds)
-            left = tx.execute(f"SELECT kind, name FROM resources WHERE run_id = :run AND state IN {retention.OPEN_SQL}", {"run": run_id})
+            rows = tx.execute(f"SELECT * FROM resources WHERE run_id = :run AND state IN {retention.OPEN_SQL}", {"run": run_id})
+            left = [row for row in map(self._resource_row, rows) if not spared(row.labels)]
             if left:
                 what = ", ".join(f"{row.kind} {row.name}" for row in left[:3])
                 raise UserError(f"run {run_id} still has {what}", concerns=run_id, hint=f"agent-env runs teardown {run_id}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agent_env.config.checks import is_reference
 from agent_env.stores.database import Database
 from agent_env.stores.documents import Documents
+from agent_env.stores.identity import identity_of
 from agent_env.stores.journal import Journal
 from agent_env.stores.objects import Objects
 from agent_env.stores.secrets import Secrets
@@ -30,6 +31,8 @@ class Memory:
     objects: Objects
     journal: Journal
     secrets: Secrets
+    config: Config
+    """What they were opened by."""
 
 
 @contextmanager
@@ -42,12 +45,13 @@ def open_memory(config: Config, *, seen: Callable[[str], object] | None = None) 
 
     Raises:
         NotFoundError: The database's URL is a reference without a value.
-        StorageError: The database can't be reached or used.
+        StorageError: The database can't be reached or used, or the folder's identity is damaged.
     """
+    identity_of(config.state_root)  # before anything else is made there: a folder in use without one is from before there were identities
     secrets = Secrets(config.state_root / SECRETS_FILE, seen=seen)
     url = secrets.resolve(config.database_url).reveal() if is_reference(config.database_url) else config.database_url
     if url.startswith("sqlite:") and config.synchronous.upper() == "FULL" and "?" not in url:
         url += "?synchronous=full"
     with Database.open(url, limits=config.limits) as db:
         objects = Objects(config.state_root / OBJECTS_FOLDER, db)
-        yield Memory(db, Documents(db), objects, Journal(db, objects), secrets)
+        yield Memory(db, Documents(db), objects, Journal(db, objects), secrets, config)

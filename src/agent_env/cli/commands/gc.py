@@ -83,12 +83,17 @@ def _left(report: GcReport) -> str:
 
     counts = Counter(map(str, report.left.values()))
     said = [f"{counts[claim]} {words}" for claim, words in _WHY.items() if counts[claim]]
-    more = "" if set(counts) <= {"live"} else "; agent-env gc --all removes those of no live run"
+    more = "" if set(counts) <= {"live", "elsewhere"} else "; agent-env gc --all removes those of no live run"
     resumable = f", agent-env resume {report.resumable[0]}" if report.resumable else ""
     return f"left: {', '.join(said)}{resumable}{more}"
 
 
-_WHY = {"live": "of live runs", "kept": "kept on purpose", "resumable": "of interrupted runs, which can go on in them"}
+_WHY = {
+    "live": "of live runs",
+    "kept": "kept on purpose",
+    "resumable": "of interrupted runs, which can go on in them",
+    "elsewhere": "of another installation, of which this state folder is a copy (agent-env runs teardown RUN says where it is)",
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -194,19 +194,20 @@ def teardown(run: str | None, context_json: Path | None, as_json: bool) -> int:
     if (run is None) == (context_json is None):
         raise UsageError("name a run, or give --context-json FILE", hint="agent-env runs teardown --help")
 
-    async def work() -> TeardownReport:
+    async def work() -> tuple[TeardownReport, str]:
         async with opened_engine() as engine:
             if context_json is not None:
                 from agent_env.cli.files import read_context_file
 
-                return await engine.teardown_context(read_context_file(context_json))
-            return await engine.teardown(find_run(engine.stores, str(run)).run_id)
+                return await engine.teardown_context(read_context_file(context_json)), "RUN"
+            run_id = find_run(engine.stores, str(run)).run_id
+            return await engine.teardown(run_id), run_id
 
-    report = run_async(work)
+    report, run_id = run_async(work)
     if as_json:
         write_json(report.to_json())
     else:
-        show_report(report)
+        show_report(report, run_id)
     return 0 if report.clean else 1
 
 
@@ -266,13 +267,15 @@ def _diff_runs(one: StoredRun, other: StoredRun, *, as_json: bool) -> None:
 @json_option
 def rm(run: tuple[str, ...], as_json: bool) -> None:
     """Remove stored runs with their events. A run that is going on, or that left something behind, is not removed."""
+    from agent_env.engine import installation_of
     from agent_env.engine.models import transcript_of
 
     config = configuration()
     with opened_stores(config) as stores:
         found = [find_run(stores, name) for name in run]
+        ownership = installation_of(config).ownership
         for row in found:
-            stores.journal.delete_run(row.run_id)
+            stores.journal.delete_run(row.run_id, spared=ownership.is_only_copied)
             transcript_of(config.state_root, row.run_id).unlink(missing_ok=True)
     if as_json:
         write_json({"removed": [row.run_id for row in found]})
@@ -303,7 +306,7 @@ def review(run: str | None, step: str | None, decision: Literal["continue", "abo
     show_pending(run, as_json=as_json)
 
 
-def show_report(report: TeardownReport) -> None:
+def show_report(report: TeardownReport, run_id: str) -> None:
     """A teardown for people."""
     for name in report.removed:
         line(f"{name}: removed")
@@ -313,5 +316,9 @@ def show_report(report: TeardownReport) -> None:
         line(f"{name}: still there: {why}")
     for name in report.left:
         line(f"{name}: left, the teardown was stopped")
-    if not (report.removed or report.absent or report.failed or report.left):
+    for name, elsewhere in report.elsewhere.items():
+        line(f"{name}: left: {elsewhere.why}")
+    for hint in dict.fromkeys(elsewhere.remedy(run_id) for elsewhere in report.elsewhere.values()):
+        note(f"hint: {hint}")
+    if not (report.removed or report.absent or report.failed or report.left or report.elsewhere):
         line("nothing to remove")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
+from agent_env.errors import PlacementError
 from agent_env.sandboxes.confined.life import Life
 from agent_env.sandboxes.confined.options import Options
 from agent_env.sandboxes.confined.probe import Machine, survey
 from agent_env.sandboxes.confined.records import Records, work_root
 from agent_env.sandboxes.contract import Level
+from agent_env.stores.identity import HOME_LABEL, identity_of
 
 if TYPE_CHECKING:
     from agent_env.images import Keyring
@@ -60,6 +62,14 @@ class Confining:
         from agent_env.images import DockerKeyring
 
         return DockerKeyring.of_user(self._environ)
+
+    def _refuse_another_ones(self, sandbox_id: str) -> None:
+        """Raises `PlacementError` where the record of a sandbox came here in a copy of the state folder of the installation that has it."""
+        facts, identity = self._records.read(sandbox_id), identity_of(self._state_root)
+        origin = identity.origin(facts.labels.get(HOME_LABEL, "")) if facts is not None else None
+        if origin is not None and origin.path is not None:
+            why = f"sandbox {sandbox_id} belongs to the installation in {origin.path}, of which this state folder is a copy"
+            raise PlacementError(why, concerns=sandbox_id, hint=f"remove it there: AGENT_ENV_STATE_ROOT={origin.path}")
 
     @property
     def machine(self) -> Machine:

@@ -165,8 +165,10 @@ class LocalProvider(ConfinedMachines):
         """Removes it whole. Idempotent; of an id that this state root and work root don't know, nothing is touched.
 
         Raises:
+            PlacementError: It is another installation's.
             InfrastructureError: Something can't be removed; the record stays, so that it can be tried again.
         """
+        self._refuse_another_ones(sandbox_id)
         facts = self._records.read(sandbox_id)
         folders = [path for _, path in work_dirs(self._work_root, sandbox_id)]
         confined = facts is not None and facts.labels and not facts.engine  # then no engine has anything of it

@@ -150,8 +150,10 @@ class RootfsProvider(Confining):
         """Removes it whole. Idempotent; of an id that this state root does not know, nothing is touched.
 
         Raises:
+            PlacementError: It is another installation's.
             InfrastructureError: Something can't be removed; the record stays, so that it can be tried again.
         """
+        self._refuse_another_ones(sandbox_id)
         removed = await self._life.remove(sandbox_id)
         self._release(sandbox_id)
         return removed
