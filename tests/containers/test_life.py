@@ -166,6 +166,10 @@ async def test_a_share_of_a_core_too_small_for_the_kernel_is_its_smallest(docker
 
 async def test_lc03_a_command_that_ends_at_once_ends_the_container_with_its_code(docker: EngineEndpoint, busybox: str) -> None:
     async with bench(docker, busybox) as here:
+        done = await here.deploy(argv=("true",))
+        with pytest.raises(ContainerNotRunningError, match="exited with code 0") as told:
+            await until_it_ends(done)
+        assert "take an image whose command stays" in str(told.value.hint)
         place = await here.deploy(argv=("sh", "-c", "echo boom >&2; exit 3"))
         with pytest.raises(ContainerNotRunningError, match=r"exited with code 3(.|\n)*boom"):
             await until_it_ends(place)

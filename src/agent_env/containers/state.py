@@ -13,6 +13,8 @@ from agent_env.errors import AgentEnvError, ContainerNotRunningError, DeadlineEr
 from agent_env.waiting import poll
 
 _RUNNING, _PAUSED = "running", "paused"
+_OVER = ("exited", "dead")
+_STAYS = "a container runs as long as its image's own command: take an image whose command stays, such as a server or `sleep infinity`"
 _ENDING = "stopped"
 """Podman's word for one that has ended, but whose exit code it does not know yet."""
 
@@ -112,7 +114,8 @@ async def _error(engine: Engine, name: str, labels: Mapping[str, str], state: Ma
     why = _why(state)
     if state.get("Status") == _PAUSED:
         why = f"somebody has paused it, and nothing in it moves until `{(await engine.info()).kind} unpause {name}`"
-    return ContainerNotRunningError(f"{what} '{name}' is not running: {why}.{others}{said}", concerns=name)
+    hint = _STAYS if state.get("Status") in _OVER and state.get("ExitCode") == 0 else None
+    return ContainerNotRunningError(f"{what} '{name}' is not running: {why}.{others}{said}", concerns=name, hint=hint)
 
 
 async def _beside(engine: Engine, labels: Mapping[str, str], name: str) -> str:
@@ -131,7 +134,7 @@ def _why(state: Mapping[str, Any]) -> str:
     status = str(state.get("Status") or "")
     if not status:
         return "it was removed"
-    if status in {"exited", "dead"}:
+    if status in _OVER:
         memory = ", out of memory" if state.get("OOMKilled") else ""
         error = f" ({state['Error']})" if state.get("Error") else ""
         return f"it has exited with code {state.get('ExitCode')}{memory}{error}"
