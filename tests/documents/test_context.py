@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_env.documents.context import REQUIRED_KEYS, SCALARS, SECRET_KEYS, new_context, read_context, safe_context
+from agent_env.documents.context import IDENTITIES, REQUIRED_KEYS, SCALARS, SECRET_KEYS, new_context, read_context, safe_context
 from agent_env.errors import ProblemsError
 from tests.documents.fuzzing import problems_of
 from tests.documents.test_reading import JSON_VALUES
@@ -77,7 +77,7 @@ def records(required: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(
         lambda extra, given: {**extra, **given},
         st.dictionaries(st.text(), SMALL, max_size=2),
-        st.fixed_dictionaries(dict.fromkeys(required, SMALL)),
+        st.fixed_dictionaries({name: st.text(max_size=3) if name in IDENTITIES else SMALL for name in required}),
     )
 
 
@@ -102,10 +102,11 @@ def test_any_json_ends_in_a_context_or_in_problems_with_file_and_path(data: Any)
 
 def test_all_problems_of_a_context_are_found_at_once() -> None:
     with pytest.raises(ProblemsError) as error:
-        read_context({"deployed_sandboxes": [{"sandbox_name": "b"}, 3], "metadata": [], "agent_model": 1}, source="c.json")
+        read_context({"deployed_sandboxes": [{"sandbox_name": None}, 3], "metadata": [], "agent_model": 1}, source="c.json")
     assert [problem.path for problem in error.value.problems] == [
         "$.deployed_sandboxes[0]",
         "$.deployed_sandboxes[0]",
+        "$.deployed_sandboxes[0].sandbox_name",
         "$.deployed_sandboxes[1]",
         "$.metadata",
         "$.agent_model",
@@ -122,6 +123,9 @@ def test_all_problems_of_a_context_are_found_at_once() -> None:
         ({"retry_resets": [{}, "x"]}, "$.metadata.retry_resets[1]"),
         ({"torn_down_sandbox_ids": "local-1"}, "$.metadata.torn_down_sandbox_ids"),
         ({"torn_down_sandbox_ids": ["local-1", 5]}, "$.metadata.torn_down_sandbox_ids"),
+        ({"user_overrides": {"sandbox": 5, "ttl_seconds": 5}}, "$.metadata.user_overrides.sandbox"),
+        ({"user_overrides": {"step_params": 5}}, "$.metadata.user_overrides.step_params"),
+        ({"user_overrides": {"step_params": {"a": {}, "b b": 5, "c": None}}}, '$.metadata.user_overrides.step_params["b b"]'),
     ],
 )
 def test_metadata_that_steps_and_teardown_read_has_its_shape(metadata: dict[str, Any], path: str) -> None:

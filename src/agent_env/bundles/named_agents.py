@@ -59,7 +59,7 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
     chosen = made.get(_FIELD)
     if isinstance(chosen, str) and chosen:
         made[_FIELD] = id_of(chosen)
-    params = {str(id): dict(each) for id, each in (made.get("step_params") or {}).items()}
+    params = {str(id): dict(each or {}) for id, each in (made.get("step_params") or {}).items()}
     for id, step in steps.items():
         own = params.get(id, {}).get(_FIELD)
         named = own or (None if chosen else getattr(step, _FIELD, None))

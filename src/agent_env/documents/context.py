@@ -35,6 +35,15 @@ METADATA_LISTS = frozenset(
 METADATA_TEXTS = frozenset({"torn_down_sandbox_ids"})
 """Those that are lists of texts."""
 
+IDENTITIES = frozenset({"agent_name", "env_id", "prompt_id", "sandbox_id", "sandbox_mode", "sandbox_name"})
+"""Required keys of the lists' records that steps look them up by, and that are text."""
+
+OVERRIDE_TEXTS = frozenset(
+    {"a2a_agent_id", "agent_sandbox", "env_sandbox", "env_state_instance_id", "env_state_type", "gateway_env_id", "judge_litellm_api_key"}
+    | {"judge_litellm_base_url", "judge_model", "litellm_api_key", "litellm_base_url", "sandbox", "service_db_env_id", "user_model"}
+)
+"""Keys of `user_overrides` that are text."""
+
 SCALARS = ("agent_model", "default_agent_model", "agent_artifact_id", "agent_harness", "instance_id")
 
 SECRET_KEYS = frozenset(
@@ -76,6 +85,22 @@ def read_context(data: Json, *, source: str) -> dict[str, Json]:
     return {**new_context(), **given}
 
 
+def override_problems(overrides: Mapping[str, Json], source: str | None, path: str) -> list[Problem]:
+    """What is wrong with the form of `user_overrides`, whatever task they are for."""
+    problems = [
+        Problem("is text or null", source, at(path, name))
+        for name in sorted(OVERRIDE_TEXTS & overrides.keys())
+        if not isinstance(overrides[name], str | None)
+    ]
+    params, where = overrides.get("step_params") or {}, at(path, "step_params")
+    if not isinstance(params, Mapping):
+        return [*problems, Problem("step_params maps step ids to their parameters", source, where)]
+    return [
+        *problems,
+        *(Problem("is an object", source, at(where, str(id))) for id, own in params.items() if not isinstance(own, Mapping | None)),
+    ]
+
+
 def safe_context(context: Mapping[str, Json]) -> dict[str, Json]:
     """The context without secrets, as it may be stored or exported.
 
@@ -104,6 +129,8 @@ def _entry_problems(name: str, value: Json, source: str, path: str) -> list[Prob
         return []
     if not isinstance(value, dict):
         return [Problem("is an object", source, path)]
+    if name == "user_overrides":
+        return override_problems(value, source, path)
     inside = value.items() if name in METADATA_RECORDS else ()
     return [Problem("is an object", source, at(path, key)) for key, member in inside if not isinstance(member, dict | None)]
 
@@ -120,6 +147,8 @@ def _list_problems(records: Json, required: tuple[str, ...], source: str, path: 
             problems.append(Problem("a record is an object", source, where))
             continue
         problems += [Problem(f"the record lacks {key!r}", source, where) for key in required if key not in record]
+        named = (key for key in required if key in record and key in IDENTITIES)
+        problems += [Problem("is text", source, at(where, key)) for key in named if not isinstance(record[key], str)]
     return problems
 
 

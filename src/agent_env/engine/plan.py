@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from agent_env.documents.context import override_problems
 from agent_env.documents.reading import at
 from agent_env.documents.seeds import substitute
 from agent_env.documents.spelling import near
@@ -334,11 +335,10 @@ def _problems(step: Step, plan: TaskPlan) -> Iterator[Problem]:
 
 
 def _override_problems(steps: Mapping[str, Step], overrides: Mapping[str, Json]) -> Iterator[Problem]:
-    step_params = overrides.get("step_params") or {}
-    if not isinstance(step_params, Mapping):
-        yield Problem("step_params maps step ids to their parameters", path="user_overrides.step_params")
+    if wrong := override_problems(overrides, None, "user_overrides"):
+        yield from wrong
         return
-    for step_id in step_params:
+    for step_id in overrides.get("step_params") or {}:
         if step_id not in steps:
             meant = near(step_id, steps)
             hint = f"did you mean {meant!r}?" if meant else f"its steps: {', '.join(steps)}"
