@@ -88,6 +88,9 @@ def test_b11_containers_beside_a_machine_are_built_reached_and_removed_with_it(h
     assert b"out\n***\n" in kept
     assert not [each for each in kept if b"canary-88c1f0e2ab" in each]
     assert len([each for each in in_engine(docker, home) if each.startswith("container")]) == 2
+    assert home("exec", f"{run['run_id']}:peer", "--", "cat", "/w/page.txt").out == "hello from the web\n"
+    assert home("cp", f"{run['run_id']}:web:/www/index.html", "-").out == "hello from the web\n"
+    assert "its places: box, web, peer" in home("exec", f"{run['run_id']}:other", "--", "true").err
     assert home("runs", "teardown", run["run_id"]).code == 0
     assert (home.left(), in_engine(docker, home)) == ({}, [])
 

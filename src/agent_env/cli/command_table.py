@@ -23,9 +23,9 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     },
     "Look back and into": {
         "runs": Entry(f"{_ROOM}.runs:runs", "List, show, follow, cancel, compare and remove runs."),
-        "shell": Entry(f"{_ROOM}.places:shell", "Open a shell in a sandbox of a run."),
-        "exec": Entry(f"{_ROOM}.places:exec_", "Run one command in a sandbox of a run."),
-        "cp": Entry(f"{_ROOM}.copy:cp", "Copy files into or out of a sandbox of a run."),
+        "shell": Entry(f"{_ROOM}.places:shell", "Open a shell in a place of a run."),
+        "exec": Entry(f"{_ROOM}.places:exec_", "Run one command in a place of a run."),
+        "cp": Entry(f"{_ROOM}.copy:cp", "Copy files into or out of a place of a run."),
     },
     "Author": {
         "bundle": Entry(f"{_ROOM}.bundle:bundle", "Start, check and show bundles."),

@@ -33,7 +33,7 @@ class Remote:
     """A path in a place of a run."""
 
     target: str
-    """`RUN` or `RUN:SANDBOX`."""
+    """`RUN` or `RUN:PLACE`."""
     path: PurePosixPath
     is_folder: bool
     """It was written with a slash at its end."""
@@ -54,7 +54,7 @@ class Standard:
 
 
 def side(text: str) -> Remote | Path | Standard:
-    """`RUN:/path` or `RUN:SANDBOX:/path` is in a place, `-` a stream; all else, and whatever starts with `.` or `/`, is on this machine."""
+    """`RUN:/path` or `RUN:PLACE:/path` is in a place, `-` a stream; all else, and whatever starts with `.` or `/`, is on this machine."""
     if text == "-":
         return Standard()
     target, colon, path = text.rpartition(":/")

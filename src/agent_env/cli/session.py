@@ -165,13 +165,13 @@ def context_of(stored: StoredRun) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened_place(target: str) -> AsyncIterator[Place]:
-    """The place of `RUN` or `RUN:SANDBOX`, live."""
+    """The place of `RUN` or `RUN:PLACE`, live."""
     async with opened_engine() as engine:
         yield await place_in(engine, target)
 
 
 async def place_in(engine: Engine, target: str) -> Place:
-    """The place of `RUN` or `RUN:SANDBOX`, of an open engine."""
+    """The place of `RUN` or `RUN:PLACE`, of an open engine."""
     run, _, sandbox = target.partition(":")
     return await engine.place_of_run(find_run(engine.stores, run).run_id, sandbox or None)
 

@@ -311,7 +311,7 @@ class Engine:
         return await collector.collect(dry_run=dry_run)
 
     async def place_of_run(self, run_id: str, name: str | None = None) -> Place:
-        """A place of a run, for a person to look at: a sandbox's or agent's, by name. A run's owner keeps its hold on it.
+        """A place of a run, for a person to look at: a sandbox's, an agent's or a container's, by name. A run's owner keeps its hold on it.
 
         From now on this engine's redactor knows the secrets that the run's task refers to, as far as they still have a value.
 

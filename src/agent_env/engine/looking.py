@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agent_env.documents.records import DeployedAgent, DeployedEnvironment, DeployedSandbox
+from agent_env.documents.records import DeployedAgent, DeployedContainer, DeployedEnvironment, DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine import control
 from agent_env.engine.events import Event, EventStream
@@ -57,22 +58,36 @@ async def _until_it_listens(house: House, run_id: str, folder: Path) -> None:
 
 
 async def place_of(house: House, stored: StoredRun, name: str | None) -> Place:
-    """A place of a sandbox or an agent. See `Engine.place_of_run`."""
+    """A place of a sandbox, an agent or a container beside a machine. See `Engine.place_of_run`."""
     await asyncio.to_thread(learn_references, stored.task or {}, house.stores.secrets)
     run_id, context = stored.run.run_id, fold_of(stored).context
     agents = {str(r["agent_name"]): DeployedAgent.read(r) for r in context.get("deployed_agents") or ()}
     machines = {str(r["sandbox_name"]): DeployedSandbox.read(r) for r in context.get("deployed_sandboxes") or ()}
-    records: dict[str, DeployedAgent | DeployedSandbox] = {**agents, **machines}
-    if name is None and len(records) == 1:
-        name = next(iter(records))
+    own: dict[str, DeployedAgent | DeployedSandbox] = {**agents, **machines}
+    records: dict[str, DeployedAgent | DeployedSandbox | DeployedContainer] = {**_containers(context, own), **own}
+    if name is None and len(own) == 1:
+        name = next(iter(own))
     record = records.get(name or "")
     if record is None or record.sandbox_id is None:
-        raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {', '.join(records) or 'none'}")
+        there = ", ".join([*own, *(each for each in records if each not in own)])
+        raise PlacementError(f"run {run_id} has no place {name!r}", concerns=run_id, hint=f"its places: {there or 'none'}")
     sandboxes = house.sandboxes(Lease(run_id, stored.run.epoch, Owner.this_process()), stored)
+    if isinstance(record, DeployedContainer):
+        return await (await sandboxes.hold(record.sandbox_id)).sandbox.container(str(record.container_id))
     held = await sandboxes.hold(record.sandbox_id, record.sandbox_type)
     beside = held.shape is Shape.MACHINE_BACKED and record.recorded in {"container", "in_container"}
     container_id = record.container_id or (await sandboxes.own_container(record.sandbox_id, held) if beside else None)
     return await (held.sandbox.machine() if container_id is None else held.sandbox.container(container_id))
+
+
+def _containers(context: Mapping[str, Json], taken: Iterable[str]) -> dict[str, DeployedContainer]:
+    """Containers that steps started beside a machine, each by its name; by `SANDBOX.NAME` where something else is called so."""
+    recorded = (context.get("metadata") or {}).get("deployed_docker_containers") or ()
+    found = [each for each in map(DeployedContainer.read, recorded) if each.container_id]
+    count = Counter([*taken, *(each.container_name for each in found)])
+    return {
+        each.container_name if count[each.container_name] == 1 else f"{each.sandbox_name}.{each.container_name}": each for each in found
+    }
 
 
 @asynccontextmanager

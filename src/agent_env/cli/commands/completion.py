@@ -13,7 +13,7 @@ _agent_env_completion() {
     local IFS=$'\n' response completion type value word glued='' front='' kind=''
     local -a words=()
 
-    # bash ends a word at a colon; here one stands inside words, such as RUN:SANDBOX and BUNDLE:NAME.
+    # bash ends a word at a colon; here one stands inside words, such as RUN:PLACE and BUNDLE:NAME.
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         if [[ ( -n $glued || $word == : ) && ${#words[@]} -gt 0 ]]; then
             words[-1]+=$word

@@ -1,4 +1,4 @@
-"""`agent-env cp`: files into and out of a sandbox of a run."""
+"""`agent-env cp`: files into and out of a place of a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("destination", type=click.UNPROCESSED, shell_complete=SIDES)
 @json_option
 def cp(source: str, destination: str, as_json: bool) -> None:
-    """Copy SOURCE to DESTINATION, one of which is RUN:/path or RUN:SANDBOX:/path.
+    """Copy SOURCE to DESTINATION, one of which is RUN:/path or RUN:PLACE:/path.
 
     A folder is copied whole. Into an existing folder, or one written with a slash at its end, the copy keeps its name. Links inside a
     place are followed there, those of a folder of this machine as far as they stay in it; what is no file, and links to folders, are

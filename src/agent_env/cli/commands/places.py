@@ -1,4 +1,4 @@
-"""`agent-env exec` and `agent-env shell`: into a sandbox of a run."""
+"""`agent-env exec` and `agent-env shell`: into a place of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ORDINARY = (signal.SIGINT, signal.SIGPIPE)
 @click.option("-i", "--interactive", is_flag=True, help="Pass standard input on.")
 @click.option("--raw", is_flag=True, help="Pass the output on untouched, secrets too.")
 @json_option
-@click.argument("run", metavar="RUN[:SANDBOX]", shell_complete=PLACES)
+@click.argument("run", metavar="RUN[:PLACE]", shell_complete=PLACES)
 @click.argument("argv", metavar="-- COMMAND [ARG]...", nargs=-1, type=click.UNPROCESSED, required=True)
 def exec_(
     *,
@@ -53,7 +53,9 @@ def exec_(
     as_json: bool,
     **rest: Any,
 ) -> int:
-    """Run one command in a sandbox of a run and exit with its exit code.
+    """Run one command in a place of a run and exit with its exit code.
+
+    PLACE is the name of a sandbox, of an agent, or of a container that a step started.
 
     Options stand before RUN. The command is an argument vector: for shell text, say `-- bash -c 'text'`.
 
@@ -82,11 +84,13 @@ def exec_(
 
 
 @click.command(cls=Command)
-@click.argument("run", metavar="RUN[:SANDBOX]", shell_complete=PLACES)
+@click.argument("run", metavar="RUN[:PLACE]", shell_complete=PLACES)
 @click.option("--user", help="A user of the place; its own by default.")
 @click.option("--shell", "program", default="bash", show_default=True, help="The shell to start.")
 def shell(run: str, user: str | None, program: str) -> int:
-    """Open a shell in a sandbox of a run. Its exit code is the shell's.
+    """Open a shell in a place of a run. Its exit code is the shell's.
+
+    PLACE is the name of a sandbox, of an agent, or of a container that a step started.
 
     What is shown there is shown as it is: secrets that the place's own programs know are no secrets in it.
     """
