@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -75,6 +76,29 @@ def test_what_a_cut_run_left_is_removed_when_it_is_asked_for_or_its_time_is_over
     again = child(tmp_path / "state", "resume", RUN, redeploy=True)
     assert again is not None
     assert again["status"] == "completed"
+
+
+@pytest.mark.parametrize("boot", ["this boot", "an earlier boot"])
+def test_what_a_cut_run_left_stays_for_its_time_though_somebody_set_the_clock_far_ahead(tmp_path, boot):
+    """As the wall clock tells it, the run died 400 days ago. Of a process of this boot, the clock since the boot knows better."""
+    cut(tmp_path)
+
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+
+            def set_ahead(tx):
+                (row,) = tx.execute("SELECT owner FROM runs WHERE run_id = :run", {"run": RUN})
+                owner = json.loads(row.owner) | ({} if boot == "this boot" else {"boot": "an-earlier-one"})
+                sql = "UPDATE runs SET owner = :owner, heartbeat_at = heartbeat_at - 400 * 86400.0 WHERE run_id = :run"
+                tx.change(sql, {"run": RUN, "owner": json.dumps(owner)})
+
+            engine.stores.db.write(set_ahead)
+            collected = await engine.gc()
+            assert (list(collected.left.values()) == [Claim.RESUMABLE]) is (boot == "this boot" and host.IS_LINUX)
+            assert len(collected.sandboxes.removed) == 1 - len(collected.left)
+            await engine.gc(include_kept=True)
+
+    run(whole())
 
 
 def test_what_was_kept_on_purpose_goes_once_it_is_older_than_asked_for(tmp_path):

@@ -134,7 +134,10 @@ class History:
                 return None
             row, owner = rows[0], owner_of(rows[0].owner)
             owned = owner is not None and is_alive(owner, row.silent, self._db.limits.lease_seconds)
-            return Standing(row.status, self._packing.unpack(row.notes, {}), owned=owned, silent_seconds=row.silent)
+            # It can't be silent for longer than it is there, whatever somebody has set the clock to meanwhile.
+            known = owner.seconds_since_start() if owner is not None else None
+            silent = row.silent if row.silent is None or known is None else min(row.silent, known)
+            return Standing(row.status, self._packing.unpack(row.notes, {}), owned=owned, silent_seconds=silent)
 
         return self._db.read(look)
 

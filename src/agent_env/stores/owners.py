@@ -17,6 +17,8 @@ from agent_env import host
 
 _FIRST_PID_NAMESPACE = "pid:[4026531836]" if host.IS_LINUX else ""
 """The kernel's fixed name of the namespace that every machine boots into (PROC_PID_INIT_INO); other systems have none."""
+_TICKS = 100
+"""(proc(5), USER_HZ) A second's clock ticks, in which Linux tells when a process started."""
 
 
 class Life(StrEnum):
@@ -79,6 +81,12 @@ class Owner:
         if on_machines and self.machine and self.machine == me.machine:
             return Life.DEAD
         return Life.UNKNOWN
+
+    def seconds_since_start(self) -> float | None:
+        """How long ago it started, by a clock that nobody sets; None for what another boot or another machine started."""
+        if not (host.IS_LINUX and self.boot and self.boot == host.boot_id()):
+            return None
+        return max(host.boot_seconds() - self.start / _TICKS, 0.0)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} ({self.command})"

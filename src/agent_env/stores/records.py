@@ -96,7 +96,8 @@ class Standing:
     owned: bool
     """A live process owns it."""
     silent_seconds: float | None
-    """Since its last owner's last sign of life, by the database server's clock; None when it never had an owner."""
+    """Since its last owner's last sign of life, by the database server's clock, and no more than since that process started where that was
+    in this boot; None when it never had an owner."""
 
 
 @dataclass(frozen=True, slots=True)
