@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from agent_env.errors import PlaceLostError, PlacementError
@@ -30,7 +31,7 @@ class Elsewhere:
     def remedy(self, run_id: str) -> str:
         """How a place of that run is removed."""
         if self.path is not None:
-            return f"AGENT_ENV_STATE_ROOT={self.path} agent-env runs teardown {run_id} removes it there"
+            return f"AGENT_ENV_STATE_ROOT={quote(str(self.path))} agent-env runs teardown {run_id} removes it there"
         return (
             f"remove it with that state folder, wherever it is now; where there is none any more: agent-env runs show {run_id} --context"
             " > context.json, then agent-env runs teardown --context-json context.json"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 from agent_env.defaults import DEFAULT_LIMITS, Limits
@@ -69,7 +70,7 @@ class Confining:
         origin = identity.origin(facts.labels.get(HOME_LABEL, "")) if facts is not None else None
         if origin is not None and origin.path is not None:
             why = f"sandbox {sandbox_id} belongs to the installation in {origin.path}, of which this state folder is a copy"
-            raise PlacementError(why, concerns=sandbox_id, hint=f"remove it there: AGENT_ENV_STATE_ROOT={origin.path}")
+            raise PlacementError(why, concerns=sandbox_id, hint=f"remove it there: AGENT_ENV_STATE_ROOT={quote(str(origin.path))}")
 
     @property
     def machine(self) -> Machine:
