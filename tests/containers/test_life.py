@@ -458,9 +458,9 @@ async def test_volumes_of_older_helpers_go_when_nobody_uses_them(docker: EngineE
         for name in (old, used):
             await raw(here.engine, "volumes/create", "POST", data={"Name": name, "Labels": {"agentenv.helper": name, **here.labels}})
         place = await here.deploy(mounts=[Mount("/used", used)])
-        gone = await remove_old_helpers(here.engine)
-        assert old in gone
-        assert used not in gone
+        assert used not in await remove_old_helpers(here.engine)
+        volumes = {each["Name"] for each in (await raw(here.engine, "volumes"))["Volumes"]}
+        assert (old in volumes, used in volumes) == (False, True)  # a collection of another test may have been the one that removed it
         assert (await place.run(Command(["true"]))).ok
         assert (await (await here.deploy()).run(Command(["true"]))).ok
 

@@ -324,12 +324,13 @@ class Containers:
         return gone
 
     async def sweep(self) -> None:
-        """Removes what all sandboxes of this installation share in the engine and none uses any more: the network, and what a kill left."""
+        """Removes what sandboxes share in the engine and none uses any more: the network, older versions' helpers, and what a kill left."""
         if await self.engines.problem() is not None:
             return
         from agent_env.containers import release_shared
-        from agent_env.containers.volumes import remove_cut_installs
+        from agent_env.containers.volumes import remove_cut_installs, remove_old_helpers
 
         engine, home = self.engines.client(), home_of(self.state_root)
         await remove_cut_installs(engine, home, before=SystemClock().now().timestamp() - self.limits.engine_seconds)
         await release_shared(engine, home, settled_seconds=self.limits.network_settle_seconds)
+        await remove_old_helpers(engine)
