@@ -242,6 +242,8 @@ class Limits:
     """Finding out whether anything answers on an engine's socket, and what it is."""
     engine_stop_seconds: float = 10.0
     """What a container's own command has between SIGTERM and SIGKILL (the engine's own default)."""
+    engine_knows_seconds: float = 1.0
+    """How long an engine may take to know that a container has ended to which a connection broke without a word."""
     port_attempts: int = 20
     """How often a container is made again because a port of the host was taken meanwhile."""
     network_attempts: int = 20

@@ -7,13 +7,14 @@ import hashlib
 import secrets
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
-from agent_env.containers import ENTRY_ATTEMPT, EngineEndpoint, attach
+from agent_env.containers import ENTRY_ATTEMPT, Engine, EngineEndpoint, attach, objects
 from agent_env.containers.large import copy_out
 from agent_env.defaults import DEFAULT_LIMITS
-from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, SupersededError, UsageError
+from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, SupersededError, TransportLostError, UsageError
 from agent_env.places import Command, Ending, Entry, Missing, PlaceKind, Upload
 from tests.busy import lasting, within
 from tests.container_engine import bench, pause
@@ -192,6 +193,26 @@ async def test_ex08_a_container_that_is_killed_or_paused_meanwhile_is_said_to_be
             await place.run(Command(["true"]))
         assert "told" in str(told.value)
         assert "canary-of-the-log" not in str(told.value)
+
+
+async def test_ex08_a_container_whose_end_its_engine_learns_late_is_said_to_have_ended(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect, late = objects.inspect, iter(range(2))
+    async with bench(docker, busybox) as here:
+        place = await here.deploy(argv=("sh", "-c", "echo boom; exec sleep 1000"))
+        runs = await inspect(here.engine, place.id)
+
+        async def learns_late(engine: Engine, container_id: str) -> Any:
+            return runs if next(late, None) is not None else await inspect(engine, container_id)
+
+        await here.engine.docker.containers.container(place.id).kill()
+        await here.engine.docker.containers.container(place.id).wait()
+        place.lost(TransportLostError("the connection broke"))
+        monkeypatch.setattr(objects, "inspect", learns_late)
+        with pytest.raises(ContainerNotRunningError, match=r"exited with code 137(.|\n)*boom"):
+            await place.ledger()
+        assert next(late, None) is None
 
 
 async def test_ex02_what_a_command_left_in_sessions_of_its_own_ends_at_its_limit(docker: EngineEndpoint, busybox: str) -> None:

@@ -173,8 +173,8 @@ class ContainerPlace(HelperPlace):
         return self._life
 
     async def _explained(self, error: AgentEnvError) -> AgentEnvError:
-        ended = self._life if isinstance(self._connection.error, PlaceEndedError) else None
-        why = await not_running(self.engine, self.id, self.name, otherwise=error, known=self.labels, ended=ended)
+        worked_in = self._life, self._connection.error
+        why = await not_running(self.engine, self.id, self.name, otherwise=error, known=self.labels, worked_in=worked_in)
         if why is error:
             return error
         # The end of the log is in it, and the image's own command may have written what it was told.

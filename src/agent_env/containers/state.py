@@ -9,7 +9,16 @@ from typing import Any
 from agent_env.containers import objects
 from agent_env.containers.engine import Engine
 from agent_env.containers.spec import HOME, ROLE, RUN, SANDBOX
-from agent_env.errors import AgentEnvError, ContainerNotRunningError, DeadlineError, InfrastructureError, NotFoundError
+from agent_env.defaults import Limits
+from agent_env.errors import (
+    AgentEnvError,
+    ContainerNotRunningError,
+    DeadlineError,
+    InfrastructureError,
+    NotFoundError,
+    PlaceEndedError,
+    TransportLostError,
+)
 from agent_env.waiting import poll
 
 _RUNNING, _PAUSED = "running", "paused"
@@ -61,7 +70,7 @@ async def not_running(
     *,
     otherwise: AgentEnvError,
     known: Mapping[str, str] | None = None,
-    ended: str | None = None,
+    worked_in: tuple[str, AgentEnvError | None] = ("", None),
 ) -> AgentEnvError:
     """The error that says that a container is not running, and why; `otherwise` when it runs, or when the engine does not tell.
 
@@ -72,10 +81,12 @@ async def not_running(
         otherwise: What went wrong.
         known: The labels that it has or had. Of them, and of those that the engine tells, those of its run say which containers are named
             beside it: of other runs nobody is told.
-        ended: The life of it (see `started_at`) of which its helper said that it ends, so that the engine knows in a moment.
+        worked_in: The life of it (see `started_at`) that was worked in, and how the connection to it ended, if it did.
     """
     try:
-        found = await (objects.inspect(engine, container_id) if ended is None else _ended(engine, container_id, ended))
+        life, broke = worked_in
+        seconds = _to_be_known(broke, engine.limits)
+        found = await (_ended(engine, container_id, life, seconds) if seconds else objects.inspect(engine, container_id))
     except NotFoundError:
         return await _error(engine, name, known or {}, {}, "")
     except InfrastructureError:
@@ -87,8 +98,18 @@ async def not_running(
     return await _error(engine, name, {**(known or {}), **labels}, state, await log_tail(engine, container_id))
 
 
-async def _ended(engine: Engine, container_id: str, life: str) -> dict[str, Any]:
-    """What the engine says once it knows that a container's life is over: stopped, or started again by somebody."""
+def _to_be_known(broke: AgentEnvError | None, limits: Limits) -> float:
+    """How long an engine may take to know of an end, in seconds. A helper says that it ends, where the kernel leaves it the time."""
+    match broke:
+        case PlaceEndedError():
+            return limits.engine_stop_seconds
+        case TransportLostError():
+            return limits.engine_knows_seconds
+    return 0.0
+
+
+async def _ended(engine: Engine, container_id: str, life: str, within_seconds: float) -> dict[str, Any]:
+    """What the engine says once it knows that a container's life is over (stopped, or started again by somebody), or else in the end."""
     said: dict[str, Any] = {}
 
     async def over() -> bool | None:
@@ -98,7 +119,7 @@ async def _ended(engine: Engine, container_id: str, life: str) -> dict[str, Any]
         return True if (not _runs(state) and state.get("Status") != _ENDING) or _life(said) != life else None
 
     with contextlib.suppress(DeadlineError):
-        await poll(over, within_seconds=engine.limits.engine_stop_seconds, what="a container's end", limits=engine.limits)
+        await poll(over, within_seconds=within_seconds, what="a container's end", limits=engine.limits)
     return said
 
 
