@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeVar, cast
 
 from agent_env.errors import Problem, ProblemsError, UserError
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -67,3 +69,15 @@ class Diagnostics:
             told.hint = next((error.hint for error in self._errors if isinstance(error, ProblemsError) and error.hint), None)
         told.readable = readable
         raise told
+
+
+def each(read: Callable[[S], T], things: Iterable[S]) -> list[T]:
+    """What `read` gives of each thing.
+
+    Raises:
+        UserError: What it refused, of all of them at once.
+    """
+    wrong = Diagnostics()
+    found = [wrong.judged(partial(read, thing)) for thing in things]
+    wrong.tell()
+    return [cast("T", value) for value, _ in found]

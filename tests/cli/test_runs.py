@@ -145,6 +145,15 @@ def test_unknown_run_is_one_line_and_exit_code_2(cli: Cli) -> None:
         assert "Traceback" not in answer.all
 
 
+@pytest.mark.parametrize(
+    "command", [["runs", "rm"], ["runs", "diff"], ["task", "rm"], ["artifact", "rm"], ["env", "rm"], ["agent", "rm"], ["secret", "rm"]]
+)
+def test_of_several_names_all_that_are_unknown_are_told_at_once(cli: Cli, command: list[str]) -> None:
+    answer = cli(*command, "run-one", "run-two")
+    assert answer.code == 2
+    assert all(name in answer.err for name in ("run-one", "run-two"))
+
+
 def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -> None:
     run_id = one_run(cli, PASSING)
     events = cli("runs", "logs", run_id, "--json").json["events"]

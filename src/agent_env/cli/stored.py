@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -11,6 +11,7 @@ import click
 from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
+from agent_env.diagnostics import each
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def remove(collection: str, ids: Sequence[str], version: int | None, *, as_json:
         NotFoundError: One is not there.
     """
     with opened_stores() as stores:
-        for id in ids:
-            stores.documents.named(collection, id, version)
+        each(lambda id: stores.documents.named(collection, id, version), ids)
         for id in ids:
             stores.documents.delete(collection, id, version)
     if as_json:
@@ -175,7 +175,7 @@ def take_down_or_remove(collection: str, targets: Sequence[str], version: int | 
 
     async def work() -> list[dict[str, Any]]:
         async with opened_engine() as engine:
-            found = [find_run(engine.stores, run).run_id for run in runs]
+            found = [row.run_id for row in each(partial(find_run, engine.stores), runs)]
             return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
 
     reports = run_async(work)

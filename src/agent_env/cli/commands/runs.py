@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from agent_env.cli.output import json_option, line, moment, note, table, write_j
 from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.run_view import brief, print_event, print_events, show_run
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
+from agent_env.diagnostics import each
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -227,7 +229,7 @@ def diff(left: str, right: str, as_json: bool) -> None:
     with opened_stores() as stores:
         groups = [runs_of_group(stores.journal, name) for name in (left, right)]
         if not any(groups):
-            one, other = (stores.journal.load(find_run(stores, name).run_id) for name in (left, right))
+            one, other = (stores.journal.load(row.run_id) for row in each(partial(find_run, stores), (left, right)))
     if all(groups):
         _diff_groups(left, right, groups, as_json=as_json)
     elif any(groups):
@@ -272,7 +274,7 @@ def rm(run: tuple[str, ...], as_json: bool) -> None:
 
     config = configuration()
     with opened_stores(config) as stores:
-        found = [find_run(stores, name) for name in run]
+        found = list({row.run_id: row for row in each(partial(find_run, stores), run)}.values())
         ownership = installation_of(config).ownership
         for row in found:
             stores.journal.delete_run(row.run_id, spared=ownership.is_only_copied)

@@ -13,6 +13,7 @@ from agent_env.cli.frame import Group
 from agent_env.cli.output import json_option, line, note, table, write_json
 from agent_env.cli.session import configuration
 from agent_env.cli.state import state_of
+from agent_env.diagnostics import each
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -84,11 +85,14 @@ def rm(names: Sequence[str], as_json: bool) -> None:
 
     secrets = _opened()
     known = secrets.names()
-    for name in names:
+
+    def check(name: str) -> None:
         if name not in known:
             meant = near(name, known)
             hint = f"did you mean {meant!r}?" if meant else "agent-env secret list"
             raise NotFoundError(f"{secrets.file} holds no secret {name!r}", concerns=name, hint=hint)
+
+    each(check, names)
     removed = [name for name in dict.fromkeys(names) if secrets.delete(name)]
     if as_json:
         write_json({"removed": removed})
