@@ -52,6 +52,16 @@ async def test_f20_gc_removes_the_least_recently_used_above_the_budget(here) -> 
         assert await lab.images().held(lab.base) is not None
 
 
+async def test_f20_what_each_image_holds_alone_is_told_to_all_that_ask_at_once(here) -> None:
+    async with here() as lab:
+        ids = await three(lab)
+        space = await lab.images().space()
+        told = await asyncio.gather(*(space.own() for _ in range(6)))
+        assert {tuple(row.image.id for row in own) for own in told} == {tuple(ids)}
+        base = int((await lab.api.ask("GET", f"images/{lab.base}/json"))["Size"])
+        assert all(row.unique_bytes <= row.image.size_bytes - base for own in told for row in own)
+
+
 async def test_f20_a_build_above_the_budget_makes_room_by_itself_and_spares_what_was_just_used(here) -> None:
     async with here() as lab:
         ids = await three(lab)

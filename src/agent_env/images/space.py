@@ -6,7 +6,6 @@ Ours is what carries our home's label and is in our ledger, and the intermediate
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +19,13 @@ from agent_env.images.engine_api import EngineAnswerError, EngineApi, rows
 from agent_env.images.held import EngineHost, HeldImage, inspect, labelled
 from agent_env.images.ledger import Build, Ledger
 from agent_env.images.locks import turn_if_free
+from agent_env.waiting import poll
 from agent_env.wording import counted
 
 _KEEP_PARENTS = {"noprune": "1"}
 """The engine would also remove untagged parents, which may be somebody else's build cache."""
+_COUNTING = "already running"
+"""Docker 20 counts for one caller at a time, and refuses the next one. Whole sizes, with what is shared, would have too much removed."""
 _REFUSED = frozenset({404, 409})
 _BEING_BUILT = "it is being built"
 
@@ -310,10 +312,16 @@ class Space:
 
     async def _unique_bytes(self) -> dict[str, int]:
         """What each image holds alone; nothing from an engine that does not tell."""
-        with contextlib.suppress(EngineAnswerError):
-            alone: dict[str, int] = await self._api.ask("GET", "system/df", params={"type": "image"}, read=_alone)
+
+        async def counted_alone() -> dict[str, int] | None:
+            try:
+                alone: dict[str, int] = await self._api.ask("GET", "system/df", params={"type": "image"}, read=_alone)
+            except EngineAnswerError as error:
+                return None if _COUNTING in error.said else {}
             return alone
-        return {}
+
+        within, what = self._limits.engine_seconds, "what each image holds alone"
+        return await poll(counted_alone, within_seconds=within, what=what, limits=self._limits)
 
 
 def _alone(usage: Mapping[str, Any] | None) -> dict[str, int]:
