@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,10 @@ __all__ = ["busybox", "database_url", "debian", "docker", "podman", "postgres_da
 # A shared machine may be slow at any moment: examples are bounded by their number, never by the clock.
 settings.register_profile("shared", max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("shared")
+
+# A shell that starts tests in the background has them ignore Ctrl-C, and with them every command that is to be interrupted.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
