@@ -187,6 +187,8 @@ def test_a_copied_state_folder_leaves_the_originals_sandboxes_alone_and_a_moved_
     assert (refused.code, refused.out.count(f"it belongs to the installation in {home.state}")) == (1, 2), refused.all
     assert f"hint: AGENT_ENV_STATE_ROOT={home.state} agent-env runs teardown {run_id}" in refused.err
     assert "is a copy of" not in refused.err.replace("of which this state folder is a copy", "")
+    taken_down = home("agent", "rm", run_id, env=copy)
+    assert (taken_down.code, taken_down.out.count(f"it belongs to the installation in {home.state}")) == (1, 2), taken_down.all
     entered = home("exec", f"{run_id}:other", "--", "true", env=copy)
     assert (entered.code != 0, "of which this state folder is a copy" in entered.err) == (True, True), entered.all
     removed = home("runs", "rm", run_id, env=copy)

@@ -14,6 +14,7 @@ from agent_env.cli.session import context_of
 from agent_env.cli.trajectories import usage_text
 
 if TYPE_CHECKING:
+    from agent_env.engine import TeardownReport
     from agent_env.stores import StoredRun
 
 _FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
@@ -132,6 +133,14 @@ def print_event(event: dict[str, Any], *, as_json: bool) -> None:
     told = {key: value for key, value in payload.items() if key not in _FOR_PROGRAMS and value not in (None, "", [], {})}
     said = " ".join(f"{key}={_short(brief(value))}" for key, value in told.items())
     line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
+
+
+def show_elsewhere(report: TeardownReport, run_id: str) -> None:
+    """Prints what a teardown left to the installation that it belongs to, and how it is removed there."""
+    for name, elsewhere in report.elsewhere.items():
+        line(f"{name}: left: {elsewhere.why}")
+    for hint in dict.fromkeys(elsewhere.remedy(run_id) for elsewhere in report.elsewhere.values()):
+        note(f"hint: {hint}")
 
 
 def brief(value: Any) -> Any:

@@ -15,6 +15,7 @@ from agent_env.diagnostics import each
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
+    from agent_env.engine import TeardownReport
     from agent_env.stores import Document
     from agent_env.stores.opening import Memory
 
@@ -166,6 +167,8 @@ def take_down_or_remove(collection: str, targets: Sequence[str], version: int | 
         NotFoundError: One is not there.
         UsageError: Some are runs, and some are not.
     """
+    from agent_env.cli.run_view import show_elsewhere
+
     runs = [target for target in targets if target.startswith("run-")]
     if runs and len(runs) < len(targets):
         raise UsageError("runs and ids of what is stored are removed one kind at a time")
@@ -173,16 +176,17 @@ def take_down_or_remove(collection: str, targets: Sequence[str], version: int | 
         remove(collection, targets, version, as_json=as_json)
         return 0
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> list[tuple[str, TeardownReport]]:
         async with opened_engine() as engine:
             found = [row.run_id for row in each(partial(find_run, engine.stores), runs)]
-            return [{"run": run_id, **(await engine.teardown(run_id)).to_json()} for run_id in found]
+            return [(run_id, await engine.teardown(run_id)) for run_id in found]
 
     reports = run_async(work)
     if as_json:
-        write_json({"runs": reports})
-    for report in reports if not as_json else ():
-        line(f"{report['run']}: removed {len(report['removed'])}, already gone {len(report['absent'])}")
-        for name, why in report["failed"].items():
+        write_json({"runs": [{"run": run_id, **report.to_json()} for run_id, report in reports]})
+    for run_id, report in reports if not as_json else ():
+        line(f"{run_id}: removed {len(report.removed)}, already gone {len(report.absent)}")
+        for name, why in report.failed.items():
             note(f"{name}: {why}")
-    return 1 if any(report["failed"] or report["left"] for report in reports) else 0
+        show_elsewhere(report, run_id)
+    return 0 if all(report.clean for _, report in reports) else 1

@@ -14,7 +14,7 @@ from agent_env.cli.completing import GROUPS, RUNS, RUNS_AND_GROUPS, STEPS, TASK_
 from agent_env.cli.frame import FilePath, Group, same_command
 from agent_env.cli.output import json_option, line, moment, note, table, write_json
 from agent_env.cli.results import score_text, seconds_text
-from agent_env.cli.run_view import brief, print_event, print_events, show_run
+from agent_env.cli.run_view import brief, print_event, print_events, show_elsewhere, show_run
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
 from agent_env.diagnostics import each
 from agent_env.errors import NotFoundError, UsageError
@@ -318,9 +318,6 @@ def show_report(report: TeardownReport, run_id: str) -> None:
         line(f"{name}: still there: {why}")
     for name in report.left:
         line(f"{name}: left, the teardown was stopped")
-    for name, elsewhere in report.elsewhere.items():
-        line(f"{name}: left: {elsewhere.why}")
-    for hint in dict.fromkeys(elsewhere.remedy(run_id) for elsewhere in report.elsewhere.values()):
-        note(f"hint: {hint}")
+    show_elsewhere(report, run_id)
     if not (report.removed or report.absent or report.failed or report.left or report.elsewhere):
         line("nothing to remove")
