@@ -150,3 +150,24 @@ async def test_a_pull_that_its_engine_breaks_off_is_tried_again_and_one_that_nob
             await pulling()
     assert [path.partition("?")[0] for path in asked] == ["/v1.41/images/create"] * 3
     assert [each.stage for each in told].count(Stage.RETRYING) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ([("Pulling fs layer", {}), ("Downloading", {"current": 1, "total": 9}), ("Pull complete", {})], [(1, 9), (9, 9)]),
+        ([("Pulling fs layer", {}), ("Extracting", {"current": 1, "total": 9}), ("Pull complete", {})], [(9, 9)]),
+        ([("Download complete", {"current": 9, "total": 9})], [(9, 9)]),  # Podman's
+        ([("Extracting", {"current": 2, "units": "s"}), ("Pull complete", {})], [(0, None)]),  # with containerd's store of images
+        ([("Already exists", {})], [(0, None)]),
+    ],
+)
+async def test_bytes_of_a_layer_count_as_moved_however_little_its_engine_says_on_the_way(
+    tmp_path: Path, said: list[tuple[str, dict[str, Any]]], told: list[tuple[int, int | None]]
+) -> None:
+    seen: list[Progress] = []
+    lines = "".join(json.dumps({"status": status, "id": "a", "progressDetail": detail}) + "\n" for status, detail in said)
+    reference, keyring = ImageReference.parse("localhost:1/some/image:1"), KnownKeyring({})
+    async with answering(tmp_path / "engine", b"application/json", lines.encode()) as engine:
+        await pull(EngineApi(engine), reference, platform=None, keyring=keyring, limits=DEFAULT_LIMITS, tell=seen.append)
+    assert [(each.done_bytes, each.total_bytes) for each in seen] == told

@@ -63,12 +63,13 @@ class Bytes:
         sum_done = sum(done for done, _ in self._parts.values())
         if sum_done > self._said:
             self._said = sum_done
-            self.tell(Progress(self.stage, self.image, "", sum_done, sum(total for _, total in self._parts.values())))
+            sum_total = sum(total for _, total in self._parts.values())
+            self.tell(Progress(self.stage, self.image, "", sum_done, sum_total or None))
 
-    def finish(self, part: str) -> None:
-        """A part is complete."""
-        _, total = self._parts.get(part, (0, 0))
-        self.update(part, total, total)
+    def finish(self, part: str, total: int | None = None) -> None:
+        """A part is complete; `total` is its size, where that is told with it."""
+        _, known = self._parts.get(part, (0, 0))
+        self.update(part, total or known, total)
 
     @property
     def done(self) -> int:

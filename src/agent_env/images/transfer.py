@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 _RESTART_PATIENCE = 2
 """Doublings by which the pause is longer when the engine itself broke off: one that is restarted takes some seconds."""
-_COMPLETE = frozenset({"Pull complete", "Already exists", "Pushed", "Layer already exists", "Download complete"})
+_COMPLETE = frozenset({"Pull complete", "Already exists", "Pushed", "Layer already exists", "Download complete", "Extracting"})
+"""What engines say of a layer of which every byte has come. One that is unpacked has; Docker weighs it as it was packed."""
 
 
 class RefusedError(InfrastructureError):
@@ -132,10 +133,10 @@ def _take(event: Mapping[str, Any], moved: Bytes) -> str | None:
     """Counts what an event tells of; the digest that it names."""
     detail, part = event.get("progressDetail") or {}, str(event.get("id") or "")
     status = str(event.get("status") or "")
+    total = None if detail.get("total") is None else int(detail["total"])
     if detail.get("current") is not None and status in {"Downloading", "Pushing"}:
-        total = detail.get("total")
-        moved.update(part, int(detail["current"]), None if total is None else int(total))
-    elif status in _COMPLETE:
-        moved.finish(part)
+        moved.update(part, int(detail["current"]), total)
+    elif status in _COMPLETE:  # a small layer may come without a word before: engines leave out news that follow each other closely
+        moved.finish(part, total)
     said = str((event.get("aux") or {}).get("Digest") or status.removeprefix("Digest: "))
     return said if is_digest(said) else None
