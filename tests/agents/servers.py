@@ -84,6 +84,8 @@ class Plain:
     tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
     messages: list[dict[str, Any]] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
+    """The states in which tasks were looked at."""
     on_stream: Callable[[Plain, str], AsyncIterator[dict[str, Any] | None]] | None = None
     """The items of a `message/stream`; None cuts the connection."""
     on_resubscribe: Callable[[Plain, str], AsyncIterator[dict[str, Any] | None]] | None = None
@@ -144,6 +146,7 @@ class Plain:
                 return StreamingResponse(_events(self.on_resubscribe(self, params["id"]), result), media_type="text/event-stream")
             case "tasks/get":
                 found = self.tasks.get(params["id"])
+                self.shown += [found["status"]["state"]] if found else []
                 return JSONResponse(result(found)) if found else error(-32001, "Task not found")
             case "tasks/cancel":
                 self.cancelled.append(params["id"])

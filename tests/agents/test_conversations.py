@@ -12,7 +12,7 @@ import pytest
 from agent_env_sdk.agent.scripted import Scripted
 from starlette.responses import JSONResponse
 
-from agent_env.agents.contract import Accepted, End, Ended, Outgoing, Progress, Turn
+from agent_env.agents.contract import Accepted, End, Ended, Outgoing, Progress, Turn, Update
 from agent_env.agents.conversation import Conversation
 from agent_env.agents.endings import failure_of, whose
 from agent_env.agents.faults import AgentBrokeError, AgentCanceledError, AgentTaskFailedError, AgentTurnTimeoutError, AgentUnreachableError
@@ -301,9 +301,9 @@ def test_an_agent_without_streams_is_looked_at_until_it_has_ended() -> None:
     async def go() -> None:
         async def later(server: Plain, task_id: str) -> None:
             async def work() -> None:
-                await asyncio.sleep(0.1)
+                await until(lambda: "submitted" in server.shown)
                 server.task(task_id, "working", "half")
-                await asyncio.sleep(0.2)
+                await until(lambda: "working" in server.shown)
                 server.task(task_id, "completed", "done")
 
             tasks.append(asyncio.ensure_future(work()))
@@ -378,12 +378,15 @@ def test_letting_go_of_a_turn_cancels_it_at_the_agent() -> None:
                         break
             assert server.cancelled == ["task-1"]
 
+            heard: list[Update] = []
+
             async def listen() -> None:
-                await told(client, Outgoing(parts=outgoing().parts, message_id="message-2"))
+                message = Outgoing(parts=outgoing().parts, message_id="message-2")
+                async for update in Conversation(client, message, alive=lives).updates():
+                    heard.append(update)
 
             task = asyncio.ensure_future(listen())
-            await until(lambda: "task-2" in server.tasks and server.tasks["task-2"]["status"]["state"] == "working")
-            await asyncio.sleep(0.05)
+            await until(lambda: any(isinstance(update, Progress) for update in heard))
             task.cancel()
             await asyncio.wait({task})
             assert server.cancelled == ["task-1", "task-2"]

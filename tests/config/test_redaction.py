@@ -8,7 +8,7 @@ import json
 import logging
 import pickle
 import urllib.parse
-from time import perf_counter
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -156,9 +156,9 @@ def test_thirty_secrets_cost_little_more_than_one() -> None:
         redactor = Redactor([f"sk-secret-number-{i}-{'x' * 30}" for i in range(count)])
         best = float("inf")
         for _ in range(3):
-            start = perf_counter()
+            start = thread_time()
             redactor.redact(text)
-            best = min(best, perf_counter() - start)
+            best = min(best, thread_time() - start)
         return best
 
     assert seconds(30) < 12 * seconds(1) + 0.05

@@ -125,9 +125,9 @@ def test_a_commit_costs_what_it_adds_however_large_the_context_is():
     def seconds(context: Fold) -> float:
         best = 1.0
         for _ in range(5):
-            begun = time.perf_counter()
+            begun = time.thread_time()
             context.committed(Committed("b", "t", (SetMetadata(("script_results", "t"), 1),)))
-            best = min(best, time.perf_counter() - begun)
+            best = min(best, time.thread_time() - begun)
         return best
 
     small = Fold.of({})

@@ -13,7 +13,7 @@ from agent_env.places import Command, Completed, Ending, Place
 from agent_env.sandboxes import Level
 from agent_env.sandboxes.confined import probe
 from agent_env.waiting import poll
-from tests.busy import within
+from tests.busy import lasting, within
 from tests.sandboxes.people import MINE, WAYS, World, act, spec
 
 MIB = 1 << 20
@@ -269,7 +269,7 @@ def test_a_disk_hog_ends_soon_as_limited_and_one_file_never_passes_the_limit(way
 
 async def outlive(world: World) -> tuple[str, list[str]]:
     provider = world.provider()
-    sandbox = await provider.create(spec(f"{MINE}-ttl", ttl_seconds=0.6))
+    sandbox = await provider.create(spec(f"{MINE}-ttl", ttl_seconds=lasting(0.6)))
     place = await sandbox.machine()
     await place.run(Command(["sh", "-c", "trap '' TERM HUP; (setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' &) ; echo"]))
 
