@@ -104,7 +104,11 @@ def test_d7_cl01_one_signal_cancels_tears_down_and_still_prints_the_result(cli: 
     assert "cancelled" in out.decode()
     assert json.loads((cli.cwd / "out.json").read_text())["runs"][0]["status"] == "cancelled"
     assert sandboxes(cli) == []
-    assert cli("runs", "list", "--json").json["runs"][0]["status"] == "cancelled"
+    stored = cli("runs", "list", "--json").json["runs"][0]
+    assert stored["status"] == "cancelled"
+    for said in ("the same command with --resume goes on", f"agent-env resume {stored['run_id']} goes on", "is done again in new ones"):
+        assert said in out.decode()
+    assert f"go on: agent-env resume {stored['run_id']}" in cli("runs", "show", stored["run_id"]).err
 
 
 def test_cl01_interrupted_json_is_still_one_object_and_names_what_had_not_begun(cli: Cli) -> None:

@@ -196,8 +196,9 @@ def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(t
                 {"id": "b", "type": "t_note", "log": str(log), "depends_on": ["box"]},
                 {"id": "c", "type": "t_note", "log": str(log), "fails": 1, "depends_on": ["b"]},
             ]
-            first = await started(engine, steps)
-            assert len(first.teardown.removed) == 1
+            first = await started(engine, steps, pause_on_failure=True)
+            (sandbox_id,) = (record["sandbox_id"] for record in first.context["deployed_sandboxes"])
+            await engine.provider("local").destroy(sandbox_id)
             with pytest.raises(PlaceLostError, match="'box'") as lost:
                 await engine.resume(first.run_id)
             assert lost.value.hint == f"agent-env resume {first.run_id} --redeploy does again: box, b, c"
@@ -205,6 +206,35 @@ def test_d8_a_place_that_is_gone_is_named_with_what_redeploying_would_do_again(t
             assert second.status == "completed"
             assert sorted(marks(log)) == ["b", "b", "c", "c", "free"]
             assert len(second.context["deployed_sandboxes"]) == 1
+
+    run(whole())
+
+
+@pytest.mark.parametrize("ending", ["failed", "cancelled"])
+def test_d8_places_that_the_runs_own_end_removed_are_made_again_without_being_asked_for(tmp_path, ending):
+    async def whole():
+        async with engine_at(tmp_path / "state") as engine:
+            log, until = tmp_path / "log", tmp_path / "until"
+            last = {"type": "t_note", "fails": 1} if ending == "failed" else {"type": "t_hold", "until": str(until)}
+            steps = [
+                {"id": "free", "type": "t_note", "log": str(log), "depends_on": []},
+                {"id": "box", "type": "t_deploy", "provider": "local", "depends_on": ["free"]},
+                {"id": "b", "type": "t_note", "log": str(log), "depends_on": ["box"]},
+                {"id": "c", "log": str(log), "depends_on": ["b"], **last},
+            ]
+            cut, watcher = Watcher(), Watcher()
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(started(engine, steps, observer=cut, run_id=RUN))
+                await cut.until("step_started", "c")
+                if ending == "cancelled":
+                    await engine.cancel(RUN)
+            first = running.result()
+            assert (first.status, len(first.teardown.removed)) == (ending, 1)
+            until.touch()
+            assert (await engine.resume(RUN, observer=watcher)).status == "completed"
+            begun = await watcher.until("run_started")
+            assert (begun.payload["again"], begun.payload["done"]) == (["box", "b"], 1)
+            assert marks(log) == ["free", "b", "c", "b", "c"]
 
     run(whole())
 

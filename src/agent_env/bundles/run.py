@@ -55,9 +55,9 @@ class BundleRunRequest:
     keep: bool = False
     pause_on_failure: bool = False
     resume: bool = False
-    """Go on with the last call for the same work: what it finished is not done again."""
+    """Go on with the last call for the same work. A run that ended, in a way that says something about the task, is not done again."""
     redeploy: bool = False
-    """With `resume`: make places that are gone again."""
+    """With `resume`: make places that were lost again; see `Engine.resume`."""
     model: str | None = None
     overrides: Mapping[str, Json] = field(default_factory=dict)
     """`user_overrides` of every run."""
@@ -296,11 +296,10 @@ class _Call:
             return TaskRun(item, _failed(item, run_id, error))
 
     async def _continued(self, before: RunRow) -> RunOutcome:
-        """Goes on with an unfinished run. One that was torn down needs its places made again."""
-        redeploy = self._request.redeploy or before.status in {"cancelled", "failed"}
+        """Goes on with an unfinished run, as `agent-env resume RUN` does."""
         return await self._engine.resume(
             before.run_id,
-            redeploy=redeploy,
+            redeploy=self._request.redeploy,
             keep=self._request.keep,
             pause_on_failure=self._request.pause_on_failure,
             observer=self._observer,

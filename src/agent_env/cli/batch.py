@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -157,7 +157,13 @@ def cut_short_by(work: Callable[[], Coroutine[object, object, object]]) -> Inter
 
 
 def conclude(
-    agenda: Agenda, watcher: Watcher, how: Presentation, cut: InterruptionError | AgentEnvError | None, said: Sequence[str] = ()
+    agenda: Agenda,
+    watcher: Watcher,
+    how: Presentation,
+    cut: InterruptionError | AgentEnvError | None,
+    said: Sequence[str] = (),
+    *,
+    again: str | None = None,
 ) -> int:
     """Shows and writes everything that is known, and what else there is to say, then says how it ended.
 
@@ -167,13 +173,14 @@ def conclude(
         how: What is shown and written.
         cut: What cut the command short.
         said: What else there is to say.
+        again: What goes on with all of it; None is a resume of each run.
     """
     verdict = Verdict(with_unfinished(agenda, watcher), how.fail_under, agenda.group_id, tuple(agenda.not_started.values()))
     failure = cut if isinstance(cut, AgentEnvError) else None
     if cut is not None and not (agenda.results if failure else verdict.results):
         raise cut
     if not how.as_json:
-        show(verdict, quiet=how.quiet, said=said)
+        show(verdict, quiet=how.quiet, said=said if cut is None else [*said, *_going_on(verdict, again)])
     elif failure is None:
         write_json(verdict.to_json())
     written = how.output is None or _write(verdict, how)
@@ -186,6 +193,17 @@ def conclude(
         cut.shown = True
         raise cut
     return 0 if verdict.ok and written else 1
+
+
+def _going_on(verdict: Verdict, again: str | None) -> Iterator[str]:
+    """How a command that was cut short is gone on with, what that keeps and what it does again."""
+    cancelled = [result.run_id for result in verdict.results if result.status == "cancelled"]
+    if again is not None:
+        yield f"{again} goes on; runs that ended are kept"
+    if cancelled:
+        one = f"agent-env resume {cancelled[0] if len(cancelled) == 1 else 'RUN'}"
+        yield f"{one} goes on with {'it' if len(cancelled) == 1 else 'one of them'}" + (" alone" if again else "")
+        yield "a cancelled run's sandboxes were removed: what was done in them is done again in new ones, other finished steps are kept"
 
 
 def _shown(value: Any) -> bytes:

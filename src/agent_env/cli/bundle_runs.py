@@ -111,10 +111,8 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation | None, 
     if not how.as_json:
         for run_id in observer.kept:
             note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
-    if cut is not None and observer.agenda.group_id is not None:
-        said.append("the same command with --resume goes on; what has ended is not done again")
     observer.agenda.results = ordered or observer.agenda.results
-    return conclude(observer.agenda, watcher, how, cut, said)
+    return conclude(observer.agenda, watcher, how, cut, said, again="the same command with --resume")
 
 
 def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, Any]) -> int:

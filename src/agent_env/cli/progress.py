@@ -156,6 +156,8 @@ def _line(run: Running, event: Event) -> str | None:
     number = f" {run.done}/{run.steps}" if run.steps else ""
     took = f" ({seconds_text(payload['duration_seconds'])})" if payload.get("duration_seconds") is not None else ""
     match event.kind:
+        case "run_started" if payload.get("again"):
+            return f"[{run.task}] goes on in new sandboxes; done again: {', '.join(payload['again'])}"
         case "step_done":
             said = f": {payload['summary']}" if payload.get("summary") else ""
             return f"[{run.task}]{number} {event.step_id}{said}{took}"

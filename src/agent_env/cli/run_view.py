@@ -92,7 +92,7 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
         table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, brief(u.digest)) for u in stored.used], right=(1,))
     if prompts:
         note(f"what agents did: agent-env runs trajectory {run.run_id}")
-    if stopped:
+    if stopped or run.status == "cancelled":
         note(f"go on: agent-env resume {run.run_id}")
     for step in waiting:
         note(f"waits for a person: agent-env runs review {run.run_id} {step} continue|abort")

@@ -173,7 +173,8 @@ class Engine:
 
         Args:
             run_id: The run.
-            redeploy: Make places that are gone again, and repeat what had been done in them.
+            redeploy: Make places that are gone again, and repeat what had been done in them. Those that the run's own end removed, because
+                it was cancelled or failed and kept nothing, are made again in any case.
             keep: Leave the places when the run has ended by itself, also when it was not begun so.
             pause_on_failure: Leave them when it has failed, also when it was not begun so.
             observer: Watches.
@@ -183,7 +184,7 @@ class Engine:
 
         Raises:
             ResumeRefusedError: A decision is needed.
-            PlaceLostError: A place is gone; the hint says what `redeploy` would do again.
+            PlaceLostError: A place was lost; the hint says what `redeploy` would do again.
             RunOwnedError: Another process runs it.
         """
         if overrides:

@@ -194,9 +194,13 @@ class OwnedRun:
         if await adopt_all(stored.context or {}, self._lease, house.stores, house.providers, house.installation, steps=todo):
             stored = self._journal.load(self._lease.run_id)
         shared, execution, graph = self._prepare(stored)
-        done = await recover(execution, shared, graph, stored.attempts, self._asked)
+        recovered = await recover(execution, shared, graph, stored.attempts, self._asked.of(stored.run))
+        done = recovered.done
         await self._journal.set_run(self._lease, status="running", notes={STOP_NOTE: None, KEPT_NOTE: None, DURATION_NOTE: None})
-        self._events.emit(RUN_STARTED, epoch=self._lease.epoch, task_id=shared.task_id, steps=len(graph.order), done=len(done))
+        told: dict[str, Json] = {"steps": len(graph.order), "done": len(done)}
+        if recovered.again:
+            told["again"] = list(recovered.again)
+        self._events.emit(RUN_STARTED, None, epoch=self._lease.epoch, task_id=shared.task_id, **told)
         try:
             async with prefetching(execution.plan, done, shared, house.providers, house.default_provider):
                 ending = self._ending(execution, await self._scheduler(execution, graph, done).drive())

@@ -1,12 +1,13 @@
 """Where a run goes on: what is done, what was cut, what is gone, and what a person must decide first.
 
-Nothing that a committed attempt did is done again, unless its place is gone and redeploying was asked for.
+Nothing that a committed attempt did is done again, unless its place is gone: by the run's own end, or otherwise, where redeploying was
+asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,14 @@ from agent_env.engine.graph import Graph
 from agent_env.engine.history import CANCELLED, COMPLETED
 from agent_env.engine.names import FORGIVING
 from agent_env.engine.shared import Shared
-from agent_env.engine.teardown import sandbox_ids
+from agent_env.engine.teardown import KEPT_NOTE, sandbox_ids
 from agent_env.errors import ContainerNotRunningError, PlaceLostError, ResumeRefusedError, SandboxUnavailableError
 from agent_env.steps.contract import OnResume
 from agent_env.stores.records import OPEN_STATES
 from agent_env.waiting import deadline
 
 if TYPE_CHECKING:
-    from agent_env.stores.records import AttemptRow
+    from agent_env.stores.records import AttemptRow, RunRow
 
 
 class Choice(StrEnum):
@@ -46,12 +47,23 @@ class Resumption:
     keep: bool = False
     pause_on_failure: bool = False
 
+    def of(self, run: RunRow) -> Resumption:
+        """What it comes to for a run. One that was cancelled or failed, and kept nothing, removed its places: they are made again."""
+        return replace(self, redeploy=self.redeploy or (run.status in {"cancelled", "failed"} and not run.notes.get(KEPT_NOTE)))
 
-async def recover(execution: Execution, shared: Shared, graph: Graph, rows: Sequence[AttemptRow], asked: Resumption) -> set[str]:
+
+@dataclass(frozen=True)
+class Recovered:
+    """Where a run goes on."""
+
+    done: set[str]
+    """Steps whose work is kept."""
+    again: Sequence[str] = ()
+    """Steps that were done and are done again, because their places are gone, in list order."""
+
+
+async def recover(execution: Execution, shared: Shared, graph: Graph, rows: Sequence[AttemptRow], asked: Resumption) -> Recovered:
     """Brings a run whose last owner is gone to a point from which it can go on.
-
-    Returns:
-        The steps that are done.
 
     Raises:
         ResumeRefusedError: A person must decide first.
@@ -60,11 +72,11 @@ async def recover(execution: Execution, shared: Shared, graph: Graph, rows: Sequ
     half_done = [row for row in rows if row.ended is None and not row.superseded]
     refuse_undecided(execution, shared.run_id, half_done, asked)
     lost = await shared.sandboxes.take_over()
-    await _settle_lost(execution, shared, graph, lost, asked)
+    again = await _settle_lost(execution, shared, graph, lost, asked)
     for row in half_done:
         await _settle_half_done(execution, shared, row, (asked.choices or {}).get(row.step_id))
     await _take_back_unfinished(execution, graph)
-    return done_steps(execution, graph)
+    return Recovered(done_steps(execution, graph), again)
 
 
 def refuse_undecided(execution: Execution, run_id: str, half_done: Sequence[AttemptRow], asked: Resumption) -> None:
@@ -97,8 +109,8 @@ def done_steps(execution: Execution, graph: Graph) -> set[str]:
 
 async def _settle_lost(
     execution: Execution, shared: Shared, graph: Graph, gone: Mapping[str, SandboxUnavailableError], asked: Resumption
-) -> None:
-    """Checks that every place which unfinished steps may need still exists, or takes back what made it."""
+) -> Sequence[str]:
+    """Checks that every place which unfinished steps may need still exists, or takes back what made it. Returns which steps were done."""
     again: set[str] = set()
     names: list[str] = []
     unmakeable: list[str] = []
@@ -120,7 +132,7 @@ async def _settle_lost(
             unmakeable.append(name)
         again.update(span)
     if not names:
-        return
+        return ()
     replayed = [step_id for step_id in graph.order if step_id in again]
     if unmakeable or not asked.redeploy:
         hint = (
@@ -132,6 +144,7 @@ async def _settle_lost(
         raise PlaceLostError(f"places of run {shared.run_id} {what}: {', '.join(names)}", concerns=shared.run_id, hint=hint)
     await execution.take_back(replayed, {"attempt": 1, "step_id": replayed[0], "retry_from_step_id": replayed[0], "redeployed": True})
     await shared.sandboxes.destroy([sandbox_id for sandbox_id in gone if shared.sandboxes.row(sandbox_id) is not None])
+    return [step_id for step_id in replayed if step_id in done]
 
 
 def _recorded(execution: Execution, again: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Json], str | None]]:

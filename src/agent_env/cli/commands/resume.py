@@ -1,4 +1,4 @@
-"""`agent-env resume RUN`: going on at the first unfinished step, in the same sandboxes."""
+"""`agent-env resume RUN`: going on at the first unfinished step, in the same sandboxes where they are there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("run", shell_complete=RUNS)
-@click.option("--redeploy", is_flag=True, help="Deploy again what is gone (after a reboot), and repeat the steps that depend on it.")
+@click.option("--redeploy", is_flag=True, help="Deploy again what was lost (after a reboot), and repeat the steps that depend on it.")
 @click.option(
     "--decide",
     metavar="STEP=repeat|done",
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pause_on_failure: bool, quiet: bool, as_json: bool) -> int:
     """Go on with an interrupted run at its first unfinished step, in the same sandboxes.
 
-    RUN is a run's id or its first letters. Finished steps never run again; of a run that is finished the scores are shown.
+    RUN is a run's id or its first letters. Finished steps do not run again, unless their sandbox is gone: a run that was cancelled or
+    failed had its sandboxes removed (unless they were kept), so what was done in them is done again in new ones, as `run --resume` does.
+    Sandboxes that were lost otherwise are made again with --redeploy only. Of a run that is finished the scores are shown.
     """
     from agent_env.bundles.verdict import Result
     from agent_env.cli.batch import Agenda, Presentation, conclude, cut_short_by

@@ -36,8 +36,12 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option("--dry-run", is_flag=True, help="Check everything and say what would happen; write and run nothing.")
 @click.option("--seed", type=int, help="Fills <seed> in the tasks: another number in each run, the same ones in each call.")
 @click.option("--seeds", type=FilePath(path_type=Path), help="CSV file: a run of each task for each row, its columns are placeholders.")
-@click.option("--resume", is_flag=True, help="Go on with the last call for the same work; what it finished is not done again.")
-@click.option("--redeploy", is_flag=True, help="With --resume: deploy again what is gone.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the last call for the same work: runs that ended are kept, the others go on as `resume` does.",
+)
+@click.option("--redeploy", is_flag=True, help="With --resume: deploy again what was lost, as after a reboot.")
 @click.option("--model", shell_complete=MODELS, help="The model that solves.")
 @click.option("--user-model", shell_complete=MODELS, help="The model of the user simulator.")
 @click.option("--judge-model", shell_complete=MODELS, help="The model that grades rubrics.")
