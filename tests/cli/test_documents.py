@@ -206,6 +206,24 @@ def test_seeds_and_placeholders_that_miss_each_other_are_warned_about_and_refuse
     assert len(strict.json["error"]["problems"]) == 3
 
 
+def test_a_placeholder_that_nothing_fills_is_warned_about_in_every_check_and_run_without_seeds(cli: Cli) -> None:
+    """Text that is meant as it is written looks the same, so that it is no problem when strict."""
+    file, folder = cli.write("t.json", SEEDED), bundle(cli.cwd / "b", t=SEEDED)
+    assert cli("task", "create", file, "--id", "t").code == 0
+    for call in (
+        ("bundle", "check", folder, "--strict"),
+        ("task", "validate", "t", "--strict"),
+        ("run", folder, "--dry-run"),
+        ("run", file, "--dry-run", "--strict"),
+        ("task", "run", "--id", "t", "--output-dir", "out"),
+    ):
+        answer = cli(*call)
+        assert answer.code == 0, answer.all
+        (told,) = [line for line in answer.all.splitlines() if "nothing fills" in line]
+        assert told.startswith("warning: "), answer.all
+        assert "$[1].criteria[0].bash_cmd: nothing fills <unit>" in told
+
+
 def test_a_broken_task_and_broken_seeds_are_told_at_once(cli: Cli) -> None:
     steps = [{**BOX, "sandbox_nmae": "x"}, shell("true")]
     seeds = cli.write("rows.csv", "a,a\n1,2\n")

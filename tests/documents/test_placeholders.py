@@ -61,8 +61,23 @@ def test_a_number_that_fills_nothing_is_said(tmp_path: Path) -> None:
     assert seed_remarks(None, {"t.json": [{"id": "<seed>"}]}, numbered="seed") == []
 
 
-def test_without_anything_to_fill_nothing_is_said() -> None:
-    assert seed_remarks(None, {"t.json": [{"id": "s", "text": "<unit>"}]}) == []
+def test_where_nothing_is_filled_each_name_is_said_once_for_all_tasks() -> None:
+    texts = ["<unit>", "reply in <unit> to <user>", "<unit>"]
+    said = [str(remark) for remark in seed_remarks(None, {f"{n}.json": [{"id": "s", "text": text}] for n, text in enumerate(texts)})]
+    assert said == [
+        "0.json: $[0].text: nothing fills <unit>, so it stays as it is written (also in 1.json and 1 more)"
+        " (a column 'unit' of a file that is given with --seeds would fill it)",
+        "1.json: $[0].text: nothing fills <user>, so it stays as it is written"
+        " (a column 'user' of a file that is given with --seeds would fill it)",
+    ]
+    assert seed_remarks(None, {"t.json": [{"id": "s", "text": "<unit>"}]}, given={"unit"}) == []
+
+
+@pytest.mark.parametrize("text", ["List<int>", r"(?P<year>\d+)", "(?<year>x)", "one<br>two"])
+def test_generics_groups_of_expressions_and_line_breaks_are_no_placeholders_unless_one_is_nearly_meant(tmp_path: Path, text: str) -> None:
+    assert seed_remarks(None, {"t.json": [{"id": "s", "text": text}]}) == []
+    assert said(tmp_path, "unit\na\n", {"id": "s", "text": f"<unit> {text}"}) == []
+    assert len(said(tmp_path, "version,unit\n1,a\n", {"id": "s", "text": "<unit> <version> v<versoin>"})) == 1
 
 
 def test_any_suffix_is_read_as_csv_and_rows_keep_their_lines(tmp_path: Path) -> None:

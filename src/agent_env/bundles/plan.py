@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -59,6 +59,7 @@ def plan_folder(
     strict: bool = False,
     seeds: Path | None = None,
     numbered: bool = False,
+    given: Collection[str] = (),
     environ: Mapping[str, str] | None = None,
 ) -> BundlePlan:
     """Reads, resolves and plans a folder.
@@ -75,6 +76,7 @@ def plan_folder(
         strict: Warnings are problems.
         seeds: A CSV file of seeds, which the tasks' placeholders are held against.
         numbered: `<seed>` is filled with a number for each run.
+        given: Placeholders that are filled by other means.
         environ: Where `HOME` is looked up.
 
     Raises:
@@ -87,7 +89,7 @@ def plan_folder(
         planner = Planner(resolved, stores, neighbours, overrides=overrides or {}, strict=strict)
         planner.problems += [*reading.problems, *problems]
         plan = planner.plan(tasks, evals, everything=everything, unread=bool(reading.problems))
-        plan = planner.with_seeds(plan, seeds, numbered=numbered)
+        plan = planner.with_seeds(plan, seeds, numbered=numbered, given=given)
     if planner.problems:
         raise ProblemsError(sorted_problems(planner.problems), readable=plan)
     return plan
@@ -177,7 +179,7 @@ class Planner:
             bundle=self._bundle, writes=writes, tasks=(), warnings=sorted_problems(self._warnings), pinned=self._lookups.pinned
         )
 
-    def with_seeds(self, plan: BundlePlan, file: Path | None, *, numbered: bool) -> BundlePlan:
+    def with_seeds(self, plan: BundlePlan, file: Path | None, *, numbered: bool, given: Collection[str] = ()) -> BundlePlan:
         """The plan with the seeds of a file; what they and the placeholders of the tasks don't have in common is noted."""
         try:
             table = read_csv(file) if file is not None else None
@@ -185,7 +187,8 @@ class Planner:
             self.problems += error.problems
             return plan
         tasks, all_read = {task.name: task.plan for task in plan.tasks}, all(kind is not BundleKind.TASK for kind, _ in self._bundle.broken)
-        problems, warnings = seed_findings(table, tasks, plan.unsound, numbered=numbered, strict=self._strict, all_read=all_read)
+        how = {"numbered": numbered, "strict": self._strict, "all_read": all_read}
+        problems, warnings = seed_findings(table, tasks, plan.unsound, given=given, **how)
         self.problems += problems
         return replace(plan, seeds=table, warnings=sorted_problems([*plan.warnings, *warnings]))
 

@@ -166,6 +166,7 @@ def plan_request(request: BundleRunRequest, stores: WriteStores) -> BundlePlan:
         strict=request.strict,
         seeds=request.seeds_file,
         numbered=request.seed is not None,
+        given=frozenset(name for seed in request.seeds for name in seed),
     )
 
 

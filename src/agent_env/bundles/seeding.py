@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from agent_env.documents.placeholders import seed_remarks
@@ -17,6 +17,7 @@ def seed_findings(
     unsound: Mapping[str, TaskPlan] | None = None,
     *,
     numbered: bool = False,
+    given: Collection[str] = (),
     strict: bool = False,
     all_read: bool = True,
 ) -> tuple[list[Problem], list[Problem]]:
@@ -27,13 +28,14 @@ def seed_findings(
         tasks: Source → task.
         unsound: The same of tasks with something wrong, which are not filled.
         numbered: `<seed>` is filled with a number for each run.
-        strict: Warnings are problems.
+        given: Names that are filled by other means.
+        strict: Warnings are problems, except where nothing is filled at all: a text may be meant as it is written.
         all_read: There are no tasks beside these; else one may have the placeholder that these lack.
     """
     documents = {name: task.documents for name, task in {**tasks, **(unsound or {})}.items()}
-    remarks = seed_remarks(table, documents, numbered=SEED_KEY if numbered else None, all_read=all_read)
+    remarks = seed_remarks(table, documents, numbered=SEED_KEY if numbered else None, given=given, all_read=all_read)
     problems = [problem for row in _rows(table, numbered=numbered) for task in tasks.values() for problem in _misfits(task, *row)]
-    return ([*problems, *remarks], []) if strict else (problems, remarks)
+    return ([*problems, *remarks], []) if strict and (table is not None or numbered or given) else (problems, remarks)
 
 
 def _rows(table: SeedTable | None, *, numbered: bool) -> Iterator[tuple[Seed, str]]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from agent_env.diagnostics import Diagnostics
-from agent_env.errors import NotFoundError
+from agent_env.errors import NotFoundError, Problem
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -113,6 +113,13 @@ def with_seeds(
     found.add(misfits)
     rows = list(table.rows) if table is not None else []
     return replace(task, warnings=(*task.warnings, *warnings)), rows
+
+
+def unfilled(task: TaskPlan) -> list[Problem]:
+    """What looks like a placeholder in a task that nothing fills."""
+    from agent_env.bundles.seeding import seed_findings
+
+    return seed_findings(None, {}, {task.source: task})[1]
 
 
 def with_chosen_agents(plan: TaskPlan, overrides: Mapping[str, Any], stores: Stores, found: Diagnostics) -> Mapping[str, Any]:

@@ -17,6 +17,10 @@ _PLACEHOLDER = re.compile(r"<(\\*)([^<>\n]+)>")
 _NAME_A_COLUMN = ("artifacts_key",)
 """Fields of steps that read a seed's value by its name."""
 _LIKE_ONE = re.compile(r"[A-Za-z_][\w-]*")
+_GLUED = re.compile(r"[A-Za-z0-9?]")
+"""What stands before a name in generics (`List<int>`) and in groups of regular expressions (`(?P<year>…)`, `(?<year>…)`)."""
+_WITHOUT_END = frozenset({"br", "hr", "wbr"})
+"""Elements of HTML that are always markup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +32,28 @@ class _Site:
 
 
 def seed_remarks(
-    table: SeedTable | None, tasks: Mapping[str, Sequence[Json]], *, numbered: str | None = None, all_read: bool = True
+    table: SeedTable | None,
+    tasks: Mapping[str, Sequence[Json]],
+    *,
+    numbered: str | None = None,
+    given: Collection[str] = (),
+    all_read: bool = True,
 ) -> list[Problem]:
     r"""Columns that fill nothing, placeholders that nothing fills, rows without a value for one. Remarks, not errors: texts may hold `<b>`.
 
-    A name between `<name>` and `</name>` in one text is markup, and `<\name>` is said to be text: neither is a placeholder.
+    A name between `<name>` and `</name>` in one text is markup, and `<\name>` is said to be text: neither is a placeholder. Where nothing
+    is filled at all, a name is said once for all tasks.
 
     Args:
-        table: The file of seeds; None when only `numbered` is filled.
+        table: The file of seeds, if any.
         tasks: Source → its steps as written.
         numbered: A placeholder that is filled by other means with a number for each run.
+        given: What else is filled.
         all_read: There are no tasks beside these; else what fills nothing here may fill something there.
     """
-    filled = {*(table.columns if table else ()), *([numbered] if numbered else ())}
-    if not filled:
-        return []
+    filled = {*(table.columns if table else ()), *([numbered] if numbered else ()), *given}
     found = {source: dict(_placeholders(steps, filled, source)) for source, steps in tasks.items()}
-    remarks = [remark for sites in found.values() for remark in _unfilled(sites, filled)]
+    remarks = [remark for sites in found.values() for remark in _unfilled(sites, filled)] if filled else list(_never_filled(found))
     used = {name: site for sites in reversed(found.values()) for name, site in sites.items()}
     named = {step.get(key) for steps in tasks.values() for step in steps for key in _NAME_A_COLUMN}
     if table is not None:
@@ -59,8 +68,11 @@ def _placeholders(steps: Sequence[Json], filled: Collection[str], source: str) -
     """Every name that stands as a placeholder and where it does first; what only looks like one counts unless it is markup."""
     seen: set[str] = set()
     for path, text in _texts(steps, "$"):
-        for backslashes, name in _PLACEHOLDER.findall(text):
-            is_one = name in filled or (_LIKE_ONE.fullmatch(name) and f"</{name}>" not in text)
+        for one in _PLACEHOLDER.finditer(text):
+            backslashes, name = one.groups()
+            glued = one.start() > 0 and _GLUED.match(text, one.start() - 1)
+            is_name = _LIKE_ONE.fullmatch(name) and f"</{name}>" not in text and name not in _WITHOUT_END
+            is_one = name in filled or (is_name and not (glued and near(name, filled) is None))
             if is_one and not backslashes and name not in seen:
                 seen.add(name)
                 yield name, _Site(source, path)
@@ -85,6 +97,14 @@ def _unfilled(sites: Mapping[str, _Site], filled: Collection[str]) -> Iterator[P
             meant = near(name, filled)
             hint = f"did you mean <{meant}>?" if meant else f"where the text itself is meant, write <\\\\{name}> in the JSON"
             yield Problem(f"nothing fills <{name}>, so it stays as it is written", site.source, site.path, hint)
+
+
+def _never_filled(found: Mapping[str, Mapping[str, _Site]]) -> Iterator[Problem]:
+    for name in dict.fromkeys(name for sites in found.values() for name in sites):
+        first, *others = [sites[name] for sites in found.values() if name in sites]
+        also = f" (also in {others[0].source}{f' and {len(others) - 1} more' if len(others) > 1 else ''})" if others else ""
+        hint = f"a column {name!r} of a file that is given with --seeds would fill it"
+        yield Problem(f"nothing fills <{name}>, so it stays as it is written{also}", first.source, first.path, hint)
 
 
 def _unused(table: SeedTable, used: Mapping[str, _Site], otherwise: Collection[Json]) -> Iterator[Problem]:

@@ -119,7 +119,7 @@ def get(id: str, version: int | None, as_json: bool) -> None:
 def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
     """Say everything that is wrong with a stored task, without running it."""
     from agent_env.cli.preflight import unable
-    from agent_env.cli.tasks import planned
+    from agent_env.cli.tasks import planned, unfilled
 
     found = Diagnostics()
     config = asked_configuration(found)
@@ -129,7 +129,7 @@ def validate(id: str, version: int | None, strict: bool, as_json: bool) -> None:
         remarks = found.of(lambda: unable(config, {plan.source: plan}, strict=strict)) if plan is not None else None
     found.tell()
     assert plan is not None
-    warnings = [str(warning) for warning in (*plan.warnings, *(remarks or ()))]
+    warnings = [str(warning) for warning in (*plan.warnings, *unfilled(plan), *(remarks or ()))]
     if as_json:
         write_json({"id": id, "version": plan.version, "steps": len(plan.steps), "warnings": warnings, "problems": []})
         return
@@ -243,7 +243,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
     from agent_env.bundles.named_agents import without_effect
     from agent_env.bundles.verdict import attempt_label
     from agent_env.cli.batch import Job, run_jobs
-    from agent_env.cli.tasks import planned, start_context, with_chosen_agents
+    from agent_env.cli.tasks import planned, start_context, unfilled, with_chosen_agents
     from agent_env.engine import RunOptions
 
     group = secrets.token_hex(16)
@@ -263,7 +263,7 @@ def run(id: str, version: int | None, **given: Any) -> int:
         chosen = with_chosen_agents(plan, overrides, stores, found)
         if found:
             return [Job(id, plan, RunOptions(overrides=chosen, **asked_of_models))]
-        warn([*plan.warnings, *without_effect([plan], overrides)])
+        warn([*plan.warnings, *(() if said.get("seed") else unfilled(plan)), *without_effect([plan], overrides)])
         return [
             Job(
                 id,
