@@ -255,6 +255,10 @@ def test_without_a_bundle_the_installed_ones_are_listed_and_options_are_refused(
     answer = cli("run", "--keep")
     assert answer.code == 2
     assert "--keep needs a BUNDLE" in answer.err
+    assert "agent-env run ." not in cli("run").err + answer.err
+    (cli.cwd / "tasks").mkdir()
+    for given in ((), ("--keep",)):
+        assert "agent-env run . runs the bundle in this folder" in cli("run", *given).err
 
 
 def test_single_task_file_and_stored_task_can_be_run(cli: Cli) -> None:

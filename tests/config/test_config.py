@@ -370,9 +370,10 @@ def test_tp12_variables_move_the_state(tmp_path: Path) -> None:
     assert state_root({"XDG_STATE_HOME": "relative", "HOME": str(tmp_path)}) == (tmp_path / ".local/state/agent-env", ())
     assert state_root({"AGENT_ENV_STATE_ROOT": str(tmp_path / "s")}) == (tmp_path / "s", ())
     (tmp_path / "file").touch()
-    for wrong in ("relative", str(tmp_path / "file/below")):
-        with pytest.raises(ConfigError, match="AGENT_ENV_STATE_ROOT"):
+    for wrong, why in (("relative", "an absolute path"), (str(tmp_path / "file/below"), f"{tmp_path}/file is no folder")):
+        with pytest.raises(ConfigError, match=rf"AGENT_ENV_STATE_ROOT.*{why}") as told:
             state_root({"AGENT_ENV_STATE_ROOT": wrong})
+        assert "set AGENT_ENV_STATE_ROOT to the absolute path of a folder that this user can write" in str(told.value.hint)
 
 
 CANARY = "sk-canary-0123456789"

@@ -127,8 +127,9 @@ def test_an_empty_file_and_what_a_killed_creation_left_are_no_obstacle(tmp_path:
 
 def test_tp12_a_folder_that_cannot_be_made_or_a_path_that_is_no_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "in the way").write_text("")
-    with pytest.raises(StorageError, match=r"in the way/state/x\.db can't be created: Not a directory"):
+    with pytest.raises(StorageError, match=r"in the way/state/x\.db can't be created: Not a directory") as told:
         Database.open(f"sqlite:///{tmp_path / 'in the way' / 'state' / 'x.db'}")
+    assert "set AGENT_ENV_STATE_ROOT to a folder that this user can write" in str(told.value.hint)
     (tmp_path / "folder").mkdir()
     with pytest.raises(StorageError, match="folder"):
         Database.open(f"sqlite:///{tmp_path / 'folder'}")

@@ -28,9 +28,10 @@ PREFACE = """\
 
 Generated from the code by `python -m agent_env.cli.reference`. Results go to standard output, progress and errors to standard error.
 
-Exit codes: 0 done; 1 a run, check or command failed; 2 the command line, a document or a configuration is wrong and nothing was started;
-130 and 143 interrupted by Ctrl-C and SIGTERM. `exec` and `shell` exit with the exit code of what they ran: 127 when there is no such
-program, 126 when it can't be started, 124 when `--timeout` ended it, 128 and its number when a signal did.
+Exit codes: 0 done, whatever runs scored (also 0), unless `--fail-under` sets a mark; 1 a run, check or command failed, or the mark was
+missed; 2 the command line, a document or a configuration is wrong and nothing was started; 130 and 143 interrupted by Ctrl-C and SIGTERM.
+`exec` and `shell` exit with the exit code of what they ran: 127 when there is no such program, 126 when it can't be started, 124 when
+`--timeout` ended it, 128 and its number when a signal did.
 
 With `--json` there is one object on standard output and nothing else. An error is `{"error": {"code", "message", "hint"}}` there, with
 `problems` (each with `file`, `path`, `message`, `hint`) when documents are wrong.

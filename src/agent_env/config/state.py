@@ -11,6 +11,7 @@ from agent_env.errors import ConfigError
 from agent_env.ids import home_folder
 
 STATE_VARIABLE = "AGENT_ENV_STATE_ROOT"
+_ANOTHER = f"set {STATE_VARIABLE} to the absolute path of a folder that this user can write, or unset it for the usual place"
 NOWHERE = Path("/dev/null/agent-env")
 """The state folder of a configuration that has none, so that what else is wrong can be looked for. Nothing can be made there."""
 
@@ -27,12 +28,13 @@ def state_root(environ: Mapping[str, str]) -> tuple[Path, tuple[str, ...]]:
     named = environ.get(STATE_VARIABLE)
     if named:
         if not named.startswith("/"):
-            raise ConfigError(f"{STATE_VARIABLE} is an absolute path, not {named!r}")
-        if not _writable(Path(named)):
-            raise ConfigError(f"{STATE_VARIABLE} names {named!r}, which this user can't write", hint="name another folder")
+            raise ConfigError(f"{STATE_VARIABLE} is an absolute path, not {named!r}", hint=_ANOTHER)
+        obstacle = _obstacle(Path(named))
+        if obstacle is not None:
+            raise ConfigError(f"{STATE_VARIABLE} names {named!r}, where no state can be kept: {obstacle}", hint=_ANOTHER)
         return Path(named), ()
     wanted = _usual_root(environ)
-    if wanted is not None and _writable(wanted):
+    if wanted is not None and _obstacle(wanted) is None:
         return wanted, ()
     uid = os.getuid()
     private = Path(environ.get("TMPDIR") or "/tmp") / f"agent-env-{uid}"
@@ -65,8 +67,10 @@ def _holds_something(folder: Path) -> bool:
     return False
 
 
-def _writable(path: Path) -> bool:
-    """The folder, or the nearest one above that exists, can be written by this user."""
+def _obstacle(path: Path) -> str | None:
+    """Why this user can write neither the folder nor the nearest one above that exists; None when they can."""
     # Not `Path.exists`, which raises below a folder that this user can't search, such as another one's home.
     nearest = next((parent for parent in (path, *path.parents) if os.access(parent, os.F_OK)), Path("/"))
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    if not nearest.is_dir():
+        return f"{nearest} is no folder"
+    return None if os.access(nearest, os.W_OK | os.X_OK) else f"this user can't write {nearest}"

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from agent_env.config.state import STATE_VARIABLE
 from agent_env.defaults import Limits
 from agent_env.errors import ConfigError, StorageError, UserError
 from agent_env.stores.connection import DiskFullError, Params, Row
@@ -22,6 +23,7 @@ _MOST = 2**63 - 1
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _LOCKED = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_ELSEWHERE = f"set {STATE_VARIABLE} to a folder that this user can write; it lies there, unless database.url names another file"
 _DENIED = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
 
 
@@ -46,7 +48,8 @@ class SqliteBackend:
             with _locked(self._path.with_name(self._path.name + ".lock")):
                 self._prepare_alone()
         except OSError as error:
-            raise StorageError(f"the run database {self.name} can't be created: {error.strerror}", concerns=self.name) from error
+            message = f"the run database {self.name} can't be created: {error.strerror}"
+            raise StorageError(message, concerns=self.name, hint=_ELSEWHERE) from error
 
     def _prepare_alone(self) -> None:
         if not self._path.exists() or not self._path.stat().st_size:

@@ -19,6 +19,7 @@ from agent_env.wording import counted
 if TYPE_CHECKING:
     from agent_env.cli.batch import Presentation
 
+HERE = "agent-env run . runs the bundle in this folder"
 UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, and can read, change and delete whatever you can"
 
 
@@ -98,7 +99,15 @@ def _only_json(ctx: click.Context) -> None:
         and ctx.get_parameter_source(param.name) is click.core.ParameterSource.COMMANDLINE
     ]
     if typed:
-        raise UsageError(f"{', '.join(typed)} needs a BUNDLE", hint="agent-env run lists the installed ones")
+        hint = "agent-env run lists the installed ones"
+        raise UsageError(f"{', '.join(typed)} needs a BUNDLE", hint=f"{HERE}, and {hint}" if _is_here() else hint)
+
+
+def _is_here() -> bool:
+    """The current folder is a bundle."""
+    from agent_env.bundles.parse import is_bundle
+
+    return is_bundle(Path())
 
 
 def _list(*, as_json: bool) -> int:
@@ -120,6 +129,8 @@ def _list(*, as_json: bool) -> int:
     ]
     table(("NAME", "PACKAGE", "CONTENTS", "DESCRIPTION"), rows)
     note("run one: agent-env run NAME · start your own: agent-env bundle new FOLDER")
+    if _is_here():
+        note(f"hint: {HERE}")
     return 0
 
 
