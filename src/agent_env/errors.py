@@ -7,8 +7,9 @@ graded and counted; nothing else does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agent_env.wording import counted
 
@@ -44,6 +45,8 @@ class AgentEnvError(Exception):
 
     code = "error"
     exit_code = 1
+    evidence: Sequence[Any] = ()
+    """Updates (`documents.updates`) that a step which it ends adds to its run's context all the same."""
 
     def __init__(self, message: str, *, concerns: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)

@@ -18,7 +18,7 @@ from agent_env.config import load_config
 from agent_env.stores.opening import open_memory
 from agent_env.stores.records import RunRow, RunStatus
 from tests.cli.conftest import Cli
-from tests.cli.tasks import BOX, PASSING, REVIEWED, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
+from tests.cli.tasks import BOX, FAILING, PASSING, REVIEWED, SCORED_ZERO, SLOW, Steps, bundle, graded, shell
 from tests.cli.test_run import PATIENCE, sandboxes, wait_for_line
 
 RUN_KEYS = {
@@ -169,6 +169,24 @@ def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -
     followed = cli("runs", "logs", run_id, "--follow", "--json")
     assert [json.loads(text)["seq"] for text in followed.out.splitlines()] == [event["seq"] for event in events]
     assert cli("runs", "logs", run_id, "--json", "--after", str(len(events))).json["events"] == []
+
+
+def test_what_a_failed_script_printed_is_kept_and_its_error_is_one_line(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", f=FAILING)
+    text = "import sys\ndef run(given):\n    print('to out')\n    print('to err', file=sys.stderr)\n    raise ValueError('bare')\n"
+    (folder / "artifacts/script/run.py").write_text(text)
+    (told,) = cli("run", folder, "--json").json["runs"]
+    assert told["error"]["message"] == "run_code 'work': exited 1: script.py, line 5: ValueError: bare"
+    trace = ['  File "script.py", line 5, in run', "ValueError: bare"]
+    for shown in (cli("runs", "show", told["run_id"]).out, cli("runs", "logs", told["run_id"]).out):
+        lines = [line.strip() for line in shown.splitlines()]
+        assert {"stdout of work:", "to out", "stderr of work:", "to err", *map(str.strip, trace)} <= set(lines)
+        assert "/tmp/agent_env_run_code" not in shown
+    (step,) = (step for step in cli("runs", "show", told["run_id"], "--json").json["steps"] if step["step_id"] == "work")
+    (event,) = (each for each in cli("runs", "logs", told["run_id"], "--json").json["events"] if each["kind"] == "step_failed")
+    assert event["printed"] == step["printed"]
+    assert step["printed"]["stdout"] == "to out"
+    assert [line for line in step["printed"]["stderr"].splitlines() if line in trace] == trace
 
 
 def test_logs_follow_hears_a_living_run_that_has_only_just_begun_and_cancel_stops_it(cli: Cli) -> None:

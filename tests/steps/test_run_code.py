@@ -13,7 +13,7 @@ import pytest
 from agent_env.errors import LaunchError, LimitHitError, RunCodeExecutionError, RunCodeValidationError
 from agent_env.places import Command, Upload
 from agent_env.steps import parse_step
-from agent_env.steps.python_code import STAGING
+from agent_env.steps.python_code import STAGING, uncaught
 from agent_env.waiting import poll
 from tests.busy import lasting
 from tests.steps.bench import BenchRun
@@ -171,6 +171,30 @@ def test_a_script_that_exits_124_by_itself_did_not_time_out(bench: Bench) -> Non
             await run.do(script(run, "import os\ndef run(g):\n    os.kill(os.getpid(), 9)"))
 
     bench(body)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            'Traceback (most recent call last):\n  File "run.py", line 2, in run\n    raise E("no")\nE: no\nmore',
+            "run.py, line 2: E: no\nmore",
+        ),
+        ('noise\n  File "run.py", line 1\n    def run(:\n            ^\nSyntaxError: bad', "run.py, line 1: SyntaxError: bad"),
+        (
+            'Traceback (most recent call last):\n  File "a.py", line 2, in x\nKeyError: 1\n\nDuring handling of …:\n\n'
+            'Traceback (most recent call last):\n  File "run.py", line 9, in run\n    f()\n'
+            '  File "/usr/lib/python3/json/__init__.py", line 3, in f\n    x\n  [Previous line repeated 3 more times]\nE: last',
+            "run.py, line 9: E: last",
+        ),
+        ('Traceback (most recent call last):\n  File "/usr/lib/x.py", line 9, in run\nE: last', "E: last"),
+        ('cut:\n  File "run.py", line 9, in run\n', ""),
+        ("no traceback", ""),
+        ("", ""),
+    ],
+)
+def test_an_uncaught_error_is_told_by_where_it_was_met_and_itself(said: str, told: str) -> None:
+    assert uncaught(said) == told
 
 
 @pytest.mark.parametrize(

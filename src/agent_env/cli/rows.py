@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.verdict import ERROR_KEYS
+from agent_env.documents.updates import SetMetadata, decode
 
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
@@ -105,6 +106,7 @@ def attempt_json(attempt: AttemptRow) -> dict[str, Any]:
         "scores": dict(attempt.scores),
         "error": {name: attempt.error.get(name) for name in ERROR_KEYS} if attempt.error else None,
         "superseded": attempt.superseded,
+        "printed": printed_by(attempt) or None,
     }
 
 
@@ -118,6 +120,21 @@ def resource_json(resource: ResourceRow) -> dict[str, Any]:
         "state": resource.state,
         "expires_at": resource.expires_at,
     }
+
+
+def printed_by(attempt: AttemptRow) -> dict[str, str]:
+    """The ends of what an attempt's script printed: `stdout` and `stderr`, each only when there is something."""
+    logs = [u.value for u in decode(attempt.updates) if isinstance(u, SetMetadata) and u.path[0] == "script_logs"]
+    return {name: log[name] for log in logs for name in ("stdout", "stderr") if log.get(name)}
+
+
+def with_printed(event: dict[str, Any], journal: Journal) -> dict[str, Any]:
+    """An event; that of a step's end with what its script printed."""
+    attempt_id = (event["payload"] or {}).get("attempt_id")
+    if attempt_id is None or event["kind"] not in {"step_done", "step_failed"}:
+        return event
+    printed = printed_by(journal.attempt(attempt_id))
+    return {**event, "printed": printed} if printed else event
 
 
 def event_json(event: EventRow) -> dict[str, Any]:

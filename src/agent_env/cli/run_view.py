@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import line, moment, note, one_line, table
 from agent_env.cli.results import score_text, seconds_text
-from agent_env.cli.rows import asked_for, criteria_not_passed, state, step_types
+from agent_env.cli.rows import asked_for, criteria_not_passed, printed_by, state, step_types
 from agent_env.cli.session import context_of
 from agent_env.cli.trajectories import usage_text
 
@@ -21,6 +21,8 @@ _FOR_PROGRAMS = frozenset({"attempt_id", "epoch"})
 """Of an event, what `--json` tells and no person asks for."""
 _WHAT_CHARACTERS = 200
 """Of a step's own words and of what an event holds; the run's error stands whole above them."""
+_LAST_LINES = 20
+"""Of what a failed script printed; a traceback of few frames."""
 _DIGEST = re.compile(r"(\bsha256:[0-9a-f]{12})[0-9a-f]{52}\b")
 
 
@@ -77,6 +79,7 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
             ],
             right=(2, 5),
         )
+    _show_printed(stored)
     context = context_of(stored)
     prompts = context.get("prompt_responses") or ()
     _show_prompts(prompts)
@@ -96,6 +99,25 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
         note(f"go on: agent-env resume {run.run_id}")
     for step in waiting:
         note(f"waits for a person: agent-env runs review {run.run_id} {step} continue|abort")
+
+
+def _show_printed(stored: StoredRun) -> None:
+    """The last lines that failed scripts printed; those that did their work say what they returned."""
+    told = False
+    for attempt in stored.attempts:
+        for name, text in printed_by(attempt).items() if attempt.state == "failed" else ():
+            told, lines = True, text.splitlines()
+            which = f", attempt {attempt.number}" if attempt.number > 1 or attempt.superseded else ""
+            line()
+            line(f"{name} of {attempt.step_id}{which}{f', its last {_LAST_LINES} lines' if len(lines) > _LAST_LINES else ''}:")
+            _show_lines(lines[-_LAST_LINES:])
+    if told:
+        note(f"all that scripts printed: agent-env runs logs {stored.run.run_id}")
+
+
+def _show_lines(lines: Sequence[str]) -> None:
+    for text in lines:
+        line(f"  {text}")
 
 
 def _show_prompts(prompts: Sequence[Mapping[str, Any]]) -> None:
@@ -133,6 +155,9 @@ def print_event(event: dict[str, Any], *, as_json: bool) -> None:
     told = {key: value for key, value in payload.items() if key not in _FOR_PROGRAMS and value not in (None, "", [], {})}
     said = " ".join(f"{key}={_short(brief(value))}" for key, value in told.items())
     line(f"{event['at'][:23].replace('T', ' ')} {event['kind']:13} {event['step_id'] or ''} {said}".rstrip())
+    for name, text in (event.get("printed") or {}).items():
+        line(f"  {name} of {event['step_id']}:")
+        _show_lines([f"  {each}" for each in text.splitlines()])
 
 
 def show_elsewhere(report: TeardownReport, run_id: str) -> None:

@@ -148,7 +148,7 @@ class Execution:
     async def _commit(self, attempt: _Attempt, result: StepResult | None, error: Exception | None) -> Ended:
         step, run = attempt.step, attempt.run
         try:
-            updates, scores = self._returned(result)
+            updates, scores = self._returned(result, error)
             described_error = None if error is None else self._described(attempt, error)
             state = FAILED if error else COMPLETED
             await self._finish(attempt, state, kind_of(error), updates=updates, scores=scores, error=described_error)
@@ -179,12 +179,11 @@ class Execution:
             )
         return Ended(step.id, run.attempt_id, error)
 
-    def _returned(self, result: StepResult | None) -> tuple[list[list[Json]], Mapping[str, float | None]]:
-        """What a result adds, as it is stored: without secrets, by key and by value."""
-        if result is None:
-            return [], {}
-        rows = safe_context({"updates": encode(result.updates())})["updates"]
-        return by_value(rows, self._shared.redactor), dict(result.scores())
+    def _returned(self, result: StepResult | None, error: Exception | None) -> tuple[list[list[Json]], Mapping[str, float | None]]:
+        """What a result, or the evidence of an error, adds, as it is stored: without secrets, by key and by value."""
+        evidence = error.evidence if isinstance(error, AgentEnvError) else ()
+        rows = safe_context({"updates": encode(evidence if result is None else result.updates())})["updates"]
+        return by_value(rows, self._shared.redactor), {} if result is None else dict(result.scores())
 
     def _described(self, attempt: _Attempt, error: BaseException) -> dict[str, Json]:
         """An error as it is stored, with its `failed_steps` entry."""

@@ -54,7 +54,9 @@ def _refuse_fallen(step: Step, life: Life, error: AgentEnvError | None = None) -
     if life.ended:
         said = f" ({error.message})" if error is not None else ""
         why = "; ".join(life.ended.values())
-        raise SandboxUnavailableError(f"step {step.id!r} met an environment that does not stand{said}: {why}", concerns=step.id) from error
+        fallen = SandboxUnavailableError(f"step {step.id!r} met an environment that does not stand{said}: {why}", concerns=step.id)
+        fallen.evidence = error.evidence if error is not None else ()
+        raise fallen from error
 
 
 async def _environment(step: Step, run: AttemptRun) -> TellsLife | None:

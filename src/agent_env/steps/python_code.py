@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
 from agent_env.documents.reading import parse_json
-from agent_env.documents.updates import Json
+from agent_env.documents.updates import Json, SetMetadata
 from agent_env.errors import (
+    AgentEnvError,
     InfrastructureError,
     LaunchError,
     LimitHitError,
@@ -50,6 +52,8 @@ class PythonCode:
     async def run(self, place: Place, run: Run) -> tuple[Json, Completed]:
         """Stages, runs, reads the result, and removes what was staged, however it ends.
 
+        An error of what ran has what it printed as its evidence. The folder where it was staged, which is gone then, is left out of that.
+
         Raises:
             RunCodeValidationError: The result breaks a rule.
             RunCodeExecutionError: The script exited with another code than 0, or outlived its limit.
@@ -57,11 +61,16 @@ class PythonCode:
         """
         async with staged(place, run, self.step_id, self.files) as folder:
             digest = await asyncio.to_thread(_digest, self.files)
-            completed = await self._run(place, run, [str(folder), self.entrypoint, self.entry, digest])
-            told = await self._told(place, run, folder, completed)
-            if not completed.ok:
-                raise self._failure(place, completed, told)
-            return self._result(run, told), completed
+            completed = _without(await self._run(place, run, [str(folder), self.entrypoint, self.entry, digest]), folder)
+            try:
+                told = await self._told(place, run, folder, completed)
+                if not completed.ok:
+                    raise self._failure(place, completed, told)
+                return self._result(run, told), completed
+            except AgentEnvError as error:
+                if log := printed(completed, run.limits.inline_result_bytes):
+                    error.evidence = [SetMetadata(("script_logs", self.step_id), log)]
+                raise
 
     async def _run(self, place: Place, run: Run, arguments: Sequence[str]) -> Completed:
         command = Command(
@@ -94,26 +103,27 @@ class PythonCode:
                 raise RunCodeValidationError(f"{self.label}: result exceeds {limit}-byte cap", concerns=self.step_id)
         return b""
 
-    def _failure(self, place: Place, completed: Completed, told: bytes) -> Exception:
+    def _failure(self, place: Place, completed: Completed, told: bytes) -> AgentEnvError:
         said = marked(completed.stderr, completed.stderr_dropped_bytes)
-        printed = marked(completed.stdout, completed.stdout_dropped_bytes)
-        words = f": {said or printed}" if said or printed else ""
+        out = marked(completed.stdout, completed.stdout_dropped_bytes)
+        words = f": {uncaught(said) or said or out}" if said or out else ""
+        hint = "all that it printed: agent-env runs logs RUN" if uncaught(said) else None
         match completed.ending:
             case Ending.LOST:
                 message = f"{self.label}: its outcome was lost: {completed.detail or 'the connection broke'}"
                 return TransportLostError(message, concerns=place.id)
             case Ending.TIMED_OUT:
-                seen = "".join(f"\n{name}: {text}" for name, text in (("stderr", said), ("stdout", printed)) if text)
+                seen = "".join(f"\n{name}: {text}" for name, text in (("stderr", said), ("stdout", out)) if text)
                 return RunCodeExecutionError(f"{self.label}: timed out after {self.seconds:g}s{seen}", concerns=self.step_id)
             case Ending.LIMITED:
                 return LimitHitError(f"{self.label}: {completed.detail}{words}", concerns=self.step_id)
             case Ending.SIGNALLED:
                 why = f"; {completed.detail}" if completed.detail else ""
                 message = f"{self.label}: exited {128 + (completed.signal or 0)} (signal {completed.signal}{why}){words}"
-                return RunCodeExecutionError(message, concerns=self.step_id)
+                return RunCodeExecutionError(message, concerns=self.step_id, hint=hint)
         if completed.exit_code == _REFUSED and told.startswith(b"!"):
             return RunCodeValidationError(f"{self.label}: {told[1:].decode('utf-8', 'replace')}", concerns=self.step_id)
-        return RunCodeExecutionError(f"{self.label}: exited {completed.exit_code}{words}", concerns=self.step_id)
+        return RunCodeExecutionError(f"{self.label}: exited {completed.exit_code}{words}", concerns=self.step_id, hint=hint)
 
     def _result(self, run: Run, told: bytes) -> Json:
         limit = run.limits.run_code_result_bytes
@@ -186,6 +196,40 @@ def _digest(files: Mapping[str, bytes | Path]) -> str:
         data = source if isinstance(source, bytes) else source.read_bytes()
         whole.update(f"{len(name.encode())} {len(data)} ".encode() + name.encode() + data)
     return whole.hexdigest()
+
+
+_FRAME = re.compile(r"  File \"(?P<file>.*)\", (?P<line>line \d+)")
+
+
+def uncaught(said: str) -> str:
+    """What an interpreter told of an uncaught error, without the way there: where among what was staged it was met, and the error itself.
+
+    Empty where it told of none.
+    """
+    lines, first, where, inside = said.splitlines(), 0, "", False
+    for number, line in enumerate(lines):
+        if frame := _FRAME.match(line):
+            where, inside = "" if not inside else where, True
+            if not frame["file"].startswith(("/", "<")):
+                where = f"{frame['file']}, {frame['line']}: "
+        elif inside and line and not line.startswith("  "):
+            first, inside = number, False
+    return where + "\n".join(lines[first:]) if first and not inside else ""
+
+
+def printed(completed: Completed, limit: int) -> dict[str, Json]:
+    """The ends of what a script printed, of either stream at most `limit` bytes. Nothing when it printed nothing."""
+    streams = {
+        "stdout": (completed.stdout, completed.stdout_dropped_bytes),
+        "stderr": (completed.stderr, completed.stderr_dropped_bytes),
+    }
+    return {name: marked(output[-limit:], dropped + max(len(output) - limit, 0)) for name, (output, dropped) in streams.items() if output}
+
+
+def _without(completed: Completed, folder: PurePosixPath) -> Completed:
+    """The same with staged files by their names alone."""
+    prefix = f"{folder}/".encode()
+    return replace(completed, stdout=completed.stdout.replace(prefix, b""), stderr=completed.stderr.replace(prefix, b""))
 
 
 def marked(output: bytes, dropped: int) -> str:

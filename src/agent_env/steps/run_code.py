@@ -15,7 +15,7 @@ from agent_env.errors import Problem, RunCodeValidationError
 from agent_env.places import Completed, Deed
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult
 from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id
-from agent_env.steps.python_code import PythonCode, marked
+from agent_env.steps.python_code import PythonCode, printed
 from agent_env.steps.script import NoScript, Script, select_script
 from agent_env.steps.targets import EnvironmentTarget, Target, choose_target, settle_target
 
@@ -165,13 +165,7 @@ class RunCode(Step, type="run_code"):
 
 def _log(completed: Completed, script: Script, limit: int) -> dict[str, Json]:
     """The ends of what the script printed, and which members were not staged. Nothing when there is nothing to say."""
-    log: dict[str, Json] = {}
-    for name, output, dropped in (
-        ("stdout", completed.stdout, completed.stdout_dropped_bytes),
-        ("stderr", completed.stderr, completed.stderr_dropped_bytes),
-    ):
-        if output:
-            log[name] = marked(output[-limit:], dropped + max(len(output) - limit, 0))
+    log = printed(completed, limit)
     if script.skipped:
         log["not_staged"] = list(script.skipped[:10])
     return log

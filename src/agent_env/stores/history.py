@@ -60,6 +60,17 @@ class History:
         """
         return self._db.read(lambda tx: self._stored(tx, run_id))
 
+    def attempt(self, attempt_id: str) -> AttemptRow:
+        """One attempt at a step.
+
+        Raises:
+            NotFoundError: There is none of that id.
+        """
+        rows = self._db.read(lambda tx: tx.execute("SELECT * FROM attempts WHERE attempt_id = :attempt", {"attempt": attempt_id}))
+        for attempt in self._attempt_rows(rows):
+            return attempt
+        raise NotFoundError(f"there is no attempt {attempt_id!r}", concerns=attempt_id)
+
     def list_runs(
         self,
         *,

@@ -19,7 +19,7 @@ from agent_env.errors import Problem, RunCodeValidationError
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, StepResult
 from agent_env.steps.environment_step import EnvironmentStep
 from agent_env.steps.fields import Number, OptionalName, Whole, default_to_id
-from agent_env.steps.python_code import PythonCode, marked
+from agent_env.steps.python_code import PythonCode, printed
 from agent_env.verifiers.packages import packages_for
 from agent_env.verifiers.run_records import run_record
 from agent_env.verifiers.scoring import Aggregator, aggregate
@@ -124,14 +124,13 @@ class EnvOutcomeVerifier(EnvironmentStep, type="env_outcome_verifier"):
             seconds=float(self.timeout_seconds or run.limits.run_code_seconds),
         )
         value, completed = await code.run(place, run)
-        rows = self._rows(value)
-        limit = run.limits.inline_result_bytes
-        printed = {
-            name: marked(output[-limit:], max(len(output) - limit, 0))
-            for name, output in (("stdout", completed.stdout), ("stderr", completed.stderr))
-            if output
-        }
-        return Outcome(self.id, self.verifier_id, aggregate(rows, self.score_aggregator), rows, printed)
+        log = printed(completed, run.limits.inline_result_bytes)
+        try:
+            rows = self._rows(value)
+        except RunCodeValidationError as error:
+            error.evidence = [SetMetadata(("script_logs", self.id), log)] if log else ()
+            raise
+        return Outcome(self.id, self.verifier_id, aggregate(rows, self.score_aggregator), rows, log)
 
     def _rows(self, value: Json) -> tuple[dict[str, Json], ...]:
         if isinstance(value, Mapping) and isinstance(value.get("problem"), str):

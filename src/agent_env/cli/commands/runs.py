@@ -135,16 +135,16 @@ def trajectory(*, run: str, prompt: str | None, full: bool, traces: bool, follow
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this number.")
 @json_option
 def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
-    """Print a run's events. With --json: one object, or with --follow one object a line."""
+    """Print a run's events, and what its scripts printed. With --json: one object, or with --follow one object a line."""
     from agent_env.cli.following import follow_events, stored_events
-    from agent_env.cli.rows import event_json
+    from agent_env.cli.rows import event_json, with_printed
 
     config = configuration()
     with opened_stores(config) as stores:
         run_id = find_run(stores, run).run_id
 
         def stored(after: int) -> Iterator[dict[str, Any]]:
-            return (event_json(event) for event in stored_events(stores.journal, run_id, after))
+            return (with_printed(event_json(event), stores.journal) for event in stored_events(stores.journal, run_id, after))
 
         if as_json and not follow:
             write_json({"run_id": run_id, "events": list(stored(after))})
@@ -156,7 +156,7 @@ def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
                     config,
                     run_id,
                     after=seen,
-                    show=lambda event: print_event(event, as_json=as_json),
+                    show=lambda event: print_event(with_printed(event, stores.journal), as_json=as_json),
                     is_owned=lambda: stores.journal.is_owned(run_id),
                 )
             )
