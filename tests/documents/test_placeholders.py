@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_env.documents.placeholders import seed_remarks
-from agent_env.documents.seeds import SeedTable, read_csv, row_name
+from agent_env.documents.seeds import SeedTable, read_csv, row_name, substitute
 
 
 def table(tmp_path: Path, text: str) -> SeedTable:
@@ -35,6 +36,9 @@ def test_a_placeholder_that_no_column_fills_is_said_once_with_its_json_path(tmp_
     remarks = said(tmp_path, "unit\na\n", {"id": "s", "args": {"deep": ["<unit>", "<size> <size>"]}, "more": "<size>"})
     assert len(remarks) == 1
     assert remarks[0].startswith("t.json: $[0].args.deep[1]: nothing fills <size>")
+    (hint,) = re.findall(r"its value is (<.*>)", remarks[0])
+    assert said(tmp_path, f"unit,size\na,{hint}\n", {"id": "s", "text": "<unit> <size>"}) == []
+    assert substitute("<unit> <size>", {"unit": "a", "size": hint}) == "a <size>"
 
 
 @pytest.mark.parametrize("text", ["<answer>42</answer>", r"<\size>", "a < b > c", "<stdio.h>", "<a href='x'>", "</b>", "<1>"])

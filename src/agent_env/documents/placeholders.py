@@ -95,7 +95,8 @@ def _unfilled(sites: Mapping[str, _Site], filled: Collection[str]) -> Iterator[P
     for name, site in sites.items():
         if name not in filled:
             meant = near(name, filled)
-            hint = f"did you mean <{meant}>?" if meant else f"where the text itself is meant, write <\\\\{name}> in the JSON"
+            as_text = f"a column {name!r} would; where the text itself is meant, its value is <{name}>"
+            hint = f"did you mean <{meant}>?" if meant else as_text
             yield Problem(f"nothing fills <{name}>, so it stays as it is written", site.source, site.path, hint)
 
 
