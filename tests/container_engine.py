@@ -102,7 +102,7 @@ async def answering(endpoint: EngineEndpoint) -> str | None:
             return True if await engine_problem(engine) is None else None
 
     try:
-        await poll(probe, within_seconds=20, what="the start of the engine")
+        await poll(probe, within_seconds=60, what="the start of the engine")
     except DeadlineError as error:
         return str(error)
     return None

@@ -182,7 +182,7 @@ async def _events(items: AsyncIterator[dict[str, Any] | None], result: Callable[
         yield f"data: {json.dumps(result(item))}\n\n".encode()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Waits for something that another task of this loop brings about."""
 
     async def holds() -> bool | None:

@@ -70,12 +70,12 @@ def served(made: Agent, state: Path) -> Iterator[str]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     try:
         yield addresses[0]
     finally:
         loop.call_soon_threadsafe(over.set)
-        thread.join(30)
+        thread.join(60)
         loop.close()
 
 

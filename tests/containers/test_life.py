@@ -214,7 +214,7 @@ async def test_a_restarted_container_waits_and_is_told_again_who_it_is(docker: E
         async def alone() -> bool | None:
             return [entry.argv0 for entry in await again.ledger() if entry.running] == ["sh"] or None
 
-        await poll(alone, within_seconds=30.0, what="the end of the command that looked")
+        await poll(alone, within_seconds=60, what="the end of the command that looked")
 
 
 async def test_nobody_inside_can_configure_stop_or_look_into_the_helper(docker: EngineEndpoint, busybox: str) -> None:
@@ -330,7 +330,7 @@ async def test_a_published_port_reaches_the_container_and_only_from_loopback(doc
             finally:
                 writer.close()
 
-        assert await poll(answer, within_seconds=10, what="the server") == b"hello\n"
+        assert await poll(answer, within_seconds=60, what="the server") == b"hello\n"
 
 
 # secrets
@@ -393,7 +393,7 @@ async def test_f01_a_maker_killed_at_any_moment_leaves_only_what_its_labels_find
             quiet = 0 if found else quiet + 1
             return quiet == 4 or None
 
-        await poll(nothing_comes, within_seconds=20, what="that nothing is left")
+        await poll(nothing_comes, within_seconds=60, what="that nothing is left")
 
 
 async def _forever(docker: EngineEndpoint, here: Bench) -> None:

@@ -220,7 +220,7 @@ class Watcher:
         return [event.kind for event in self.events]
 
     async def until(self, kind: str, step_id: str | None = None):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 for event in self.events:
                     if event.kind == kind and step_id in (None, event.step_id):
@@ -235,4 +235,4 @@ def marks(log: Path) -> list[str]:
 
 
 def run(coroutine):
-    return asyncio.run(asyncio.wait_for(coroutine, 60))
+    return asyncio.run(asyncio.wait_for(coroutine, 120))

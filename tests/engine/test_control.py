@@ -56,7 +56,7 @@ def test_the_socket_and_its_folder_are_the_users_alone_also_below_a_very_long_pa
                 task = group.create_task(started(engine, hold(tmp_path / "log"), observer=watcher))
                 begun = await watcher.until("step_progress")
                 folder = run_folder(state, begun.run_id)
-                answer = await poll(lambda: control.ask(folder, {"do": "cancel"}, limits=LIMITS), within_seconds=30, what="the socket")
+                answer = await poll(lambda: control.ask(folder, {"do": "cancel"}, limits=LIMITS), within_seconds=60, what="the socket")
                 assert answer == {"ok": True, "insisted": False}
                 assert stat.S_IMODE((folder / control.SOCKET_NAME).stat().st_mode) == 0o600
                 assert stat.S_IMODE(folder.stat().st_mode) == 0o700

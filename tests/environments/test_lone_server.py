@@ -25,7 +25,7 @@ WORD = "a-word-that-nobody-can-derive"
 FETCH = """
 import json, sys, urllib.request
 for url in sys.argv[1:]:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         print(json.load(answer)["name"])
 """
 

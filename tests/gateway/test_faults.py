@@ -178,7 +178,7 @@ def test_a_gateway_that_is_stopped_lets_calls_end_and_takes_no_more(tmp_path: Pa
         server.behave(call=None)
         thread.join()
         assert text_of(answers[0]) == "s.t"
-        assert live.process.wait(30) == 0
+        assert live.process.wait(60) == 0
 
 
 def test_a_server_process_that_can_t_start_is_tried_again_ever_more_rarely_and_says_why(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_server_process_that_can_t_start_is_tried_again_ever_more_rarely_and_s
         assert "damaged in its middle" in said
     finally:
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert process.stderr is not None
         process.stderr.close()
 

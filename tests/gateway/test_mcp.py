@@ -325,7 +325,7 @@ def test_gw15_a_session_that_is_given_up_while_it_is_opened_makes_no_noise(tmp_p
             listing.start()
             live.process.terminate()
             listing.join()
-            assert live.process.wait(30) == 0
+            assert live.process.wait(60) == 0
         noise = [line for line in log.read_text().splitlines() if "WARNING" not in line]
         assert not noise, noise
 

@@ -308,7 +308,7 @@ async def test_ex17_orphans_leave_no_zombies(prefix: tuple[str, ...]) -> None:
         async def none() -> bool | None:
             return None if zombies_below(living.process.pid) else True
 
-        assert await poll(none, within_seconds=20, what="the last of the dead")
+        assert await poll(none, within_seconds=60, what="the last of the dead")
 
 
 def zombies_below(root: int) -> list[int]:

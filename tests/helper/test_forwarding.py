@@ -207,7 +207,7 @@ async def test_a_connection_that_was_accepted_and_not_served_is_served_by_the_ne
         async def announced() -> bool | None:
             return True if listener._waiting else None
 
-        await poll(announced, within_seconds=10, what="the helper's word of it")
+        await poll(announced, within_seconds=60, what="the helper's word of it")
         connection.close()
         await connection.wait_closed()
         successor = await relay(living)
@@ -335,4 +335,4 @@ async def test_hundreds_of_connections_cost_the_place_no_process() -> None:
 
         for pipe in pipes:
             await pipe.aclose()
-        await poll(none_left, within_seconds=10, what="the helper to let go")
+        await poll(none_left, within_seconds=60, what="the helper to let go")

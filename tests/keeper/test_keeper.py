@@ -133,7 +133,7 @@ async def until_dead(pid: int) -> None:
     async def gone() -> bool | None:
         return None if is_alive(pid) else True
 
-    await poll(gone, within_seconds=10, what="the killed keeper's end")
+    await poll(gone, within_seconds=60, what="the killed keeper's end")
 
 
 async def through_kills(here: World, served: Web, times: int) -> None:
@@ -176,7 +176,7 @@ async def test_a_new_keeper_carries_for_every_recorded_place_without_being_told(
             status = await installed_status(here.state)
             return True if {f"{MINE}-one", f"{MINE}-two"} <= set(status.places) else None
 
-        await poll(both, within_seconds=20, what="a keeper that carries for both")
+        await poll(both, within_seconds=60, what="a keeper that carries for both")
         again = await provider(here).attach(f"{MINE}-one", epoch=1, token=f"t-{MINE}-one")
         assert b"good" in await fetch(await again.machine(), hosts[0].join(["http://", "/"]))
         await again.aclose()
@@ -226,7 +226,7 @@ async def test_what_is_carried_until_a_moment_is_carried_no_longer(here: World, 
         async def over() -> bool | None:
             return None if f"{MINE}-relayed" in (await installed_status(here.state)).places else True
 
-        await poll(over, within_seconds=10, what="the relay's end")
+        await poll(over, within_seconds=60, what="the relay's end")
         assert boot_seconds() >= until
         assert b"Failed to connect" in await fetch(place, "http://127.0.0.1:18765/")
 
@@ -297,7 +297,7 @@ async def test_a_port_of_this_machines_loopback_leads_to_a_program_of_the_place(
         async def answered() -> bytes | None:
             return await asyncio.to_thread(_get, port)
 
-        assert await poll(answered, within_seconds=20, what="the place's server") == b"from inside\n"
+        assert await poll(answered, within_seconds=60, what="the place's server") == b"from inside\n"
         for number in range(3):  # also after a change, and through another keeper
             reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
             if number == 1:
@@ -305,13 +305,13 @@ async def test_a_port_of_this_machines_loopback_leads_to_a_program_of_the_place(
             await carry(here.state, Carried(f"{MINE}-relayed", reach, (FromHost(port, 8000), ToHost(18000 + number, 1))), limits=LIMITS)
             assert await asyncio.to_thread(_get, port) == b"from inside\n"
         with socket.create_connection(("127.0.0.1", port)) as link:
-            link.settimeout(10)
+            link.settimeout(60)
             assert ("127.0.0.1", port) == link.getpeername()
 
 
 def _get(port: int) -> bytes | None:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/x", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/x", timeout=60) as answer:
             return bytes(answer.read())
     except OSError:
         return None
@@ -331,7 +331,7 @@ async def test_po07_a_place_that_is_cut_off_publishes_its_ports_and_keeps_them_w
     async def answered() -> bytes | None:
         return await asyncio.to_thread(_get, port)
 
-    assert await poll(answered, within_seconds=20, what="the place's server") == b"published\n"
+    assert await poll(answered, within_seconds=60, what="the place's server") == b"published\n"
     await made.aclose()
     again = await maker.attach("local-ports", epoch=2, token="t-local-ports")
     assert again.published == made.published
@@ -368,7 +368,7 @@ async def test_a_taken_port_of_the_place_is_told(here: World, served: Web) -> No
         async def up() -> bool | None:
             return True if b"Failed" not in await fetch(place, "http://127.0.0.1:18765/") else None
 
-        await poll(up, within_seconds=20, what="the place's own server")
+        await poll(up, within_seconds=60, what="the place's own server")
         reach = {"unix": str(here.state / f"sandboxes/{MINE}-relayed/helper.sock")}
         with pytest.raises(SandboxUnavailableError, match="18765"):
             await carry(here.state, Carried(f"{MINE}-relayed", reach, (ToHost(18765, served.port),)), limits=LIMITS)
@@ -428,7 +428,7 @@ print(ended)
         async def heard() -> bool | None:
             return True if any("4 connections" in str(entry["why"]) for entry in told) else None
 
-        await poll(heard, within_seconds=10, what="the refusal")
+        await poll(heard, within_seconds=60, what="the refusal")
 
 
 async def test_whatever_an_origin_answers_ends_its_own_connection_and_no_other(here: World, served: Web) -> None:
@@ -513,7 +513,7 @@ for number in range(150):
         async def all_told() -> bool | None:
             return True if len(told) >= 100 else None
 
-        await poll(all_told, within_seconds=10, what="what was refused")
+        await poll(all_told, within_seconds=60, what="what was refused")
         assert (await installed_status(here.state)).places[f"{MINE}-allowed"]["refused"] == 150
     assert len(told) == 100
 

@@ -62,7 +62,7 @@ async def keeper_of_gone(state: Path) -> None:
     async def gone() -> bool | None:
         return True if recorded_owner(state) is None else None
 
-    await poll(gone, within_seconds=20, what="the keeper to go when it is idle")
+    await poll(gone, within_seconds=60, what="the keeper to go when it is idle")
 
 
 # An internet of one's own

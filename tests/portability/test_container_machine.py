@@ -143,7 +143,7 @@ def test_its_ports_answer_here_with_a_network_and_without(here: Here, mode: str)
                     except httpx.TransportError:
                         return None
 
-                assert await poll(answer, within_seconds=20, what="an answer of the machine's port") == "served\n"
+                assert await poll(answer, within_seconds=60, what="an answer of the machine's port") == "served\n"
 
     asyncio.run(run())
 

@@ -100,7 +100,7 @@ def test_b14_a_sandbox_whose_command_ended_is_lost_and_never_a_score(folder: Pat
                 return None
             return None
 
-        error = await poll(ended, within_seconds=20, what="the end of the sandbox")
+        error = await poll(ended, within_seconds=60, what="the end of the sandbox")
         await made.destroy(SANDBOX)
         return error.message
 
@@ -197,7 +197,7 @@ def test_a_command_of_the_image_keeps_to_the_places_memory(folder: Path) -> None
         async def told() -> bytes | None:
             return (await place.run(Command(["cat", "/cgroups"]))).stdout or None
 
-        found = await poll(told, within_seconds=20, what="the image's own command")
+        found = await poll(told, within_seconds=60, what="the image's own command")
         own = (await place.run(Command(["grep", "-h", ".", "/proc/self/cgroup"]))).stdout
         await sandbox.aclose()
         await made.destroy(SANDBOX)

@@ -282,7 +282,7 @@ async def outlive(world: World) -> tuple[str, list[str]]:
             return None
         return None
 
-    said = await poll(gone, within_seconds=15, what="the end of the place")
+    said = await poll(gone, within_seconds=60, what="the end of the place")
     await sandbox.aclose()
     await provider.destroy(f"{MINE}-ttl")
     return said, world.left()

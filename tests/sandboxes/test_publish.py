@@ -54,7 +54,7 @@ async def two_places_with_the_same_ports(here: World) -> None:
             for port, mapped in sandbox.published.host_ports.items():
                 assert publish.FIRST_PORT <= mapped <= publish.LAST_PORT
                 assert sandbox.published.tunnels[port] == f"http://127.0.0.1:{mapped}"
-                assert await poll(lambda mapped=mapped: fetch(mapped), within_seconds=20, what="the server") == f"{number} {port}".encode()
+                assert await poll(lambda mapped=mapped: fetch(mapped), within_seconds=60, what="the server") == f"{number} {port}".encode()
             written = json.loads((sandbox.work_dir / ".port-map.json").read_text())
             assert written == {str(port): mapped for port, mapped in sandbox.published.host_ports.items()}
     finally:

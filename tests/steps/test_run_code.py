@@ -260,7 +260,7 @@ def test_a14_an_orphan_of_a_killed_attempt_is_stopped_and_can_not_write_a_result
             running = {entry.attempt for entry in await place.ledger() if entry.running}
             return True if running == {"att-11111111111111"} else None
 
-        assert await poll(only_the_neighbour, within_seconds=20, what="the end of the orphan and of the script")
+        assert await poll(only_the_neighbour, within_seconds=60, what="the end of the orphan and of the script")
         assert await left(run) == f"{other.name}\n"
         await neighbour.aclose()
         await orphan.aclose()

@@ -101,7 +101,7 @@ def test_d03_of_processes_that_claim_at_once_exactly_one_wins(database_url: str)
         assert all(f"process {winner.pid} " in line for line in said if line.startswith("lost"))
         for racer in racers:
             tell(racer)
-            racer.communicate(timeout=30)
+            racer.communicate(timeout=60)
 
 
 def tell(process: subprocess.Popen[str]) -> None:

@@ -82,7 +82,7 @@ def test_f13_what_a_step_left_running_is_gone_before_a_look_that_kills(bench: Be
         async def nothing() -> bool | None:
             return None if [entry for entry in await place.ledger() if entry.running] else True
 
-        assert await poll(nothing, within_seconds=20, what="the end of the look's own command")
+        assert await poll(nothing, within_seconds=60, what="the end of the look's own command")
 
     bench(body)
 
