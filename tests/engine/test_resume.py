@@ -12,6 +12,7 @@ from agent_env.engine import Choice
 from agent_env.engine.teardown import KEPT_NOTE
 from agent_env.errors import PlaceLostError, ResumeRefusedError, RunOwnedError, SupersededError
 from agent_env.stores.records import OPEN_STATES
+from tests.busy import lasting
 from tests.engine.child import child, finished, first_ended, start, until_marked
 from tests.engine.parts import Watcher, engine_at, marks, planned, run, started
 
@@ -96,7 +97,7 @@ def test_d3_an_owner_that_was_suspended_and_is_woken_after_a_takeover_can_not_ac
     log = tmp_path / "log"
     steps = [
         {"id": "a", "type": "t_note", "log": str(log)},
-        {"id": "hold", "type": "t_hold", "log": str(log), "timeout_seconds": 2, "fail_task_on_error": False},
+        {"id": "hold", "type": "t_hold", "log": str(log), "timeout_seconds": lasting(2), "fail_task_on_error": False},
         {"id": "late", "type": "t_note", "log": str(log)},
     ]
     owner = start(tmp_path / "state", "run", steps, run_id=RUN, limits={"lease_renew_seconds": 0.1})
