@@ -278,8 +278,15 @@ def test_rm_removes_a_run_but_not_one_with_places(cli: Cli) -> None:
     refused = cli("runs", "rm", run_id)
     assert refused.code == 2
     assert "teardown" in refused.err
+    left = cli("gc")
+    assert left.err == (
+        f"left: sandboxes of 1 kept run (agent-env runs teardown {run_id} removes them): {run_id}; agent-env gc --all removes them\n"
+    )
     assert cli("runs", "teardown", run_id).code == 0
+    folder = cli.home / "state/agent-env/runs" / run_id
+    folder.mkdir(parents=True, exist_ok=True)
     assert cli("runs", "rm", run_id, "--json").json == {"removed": [run_id]}
+    assert not folder.exists()
     assert cli("runs", "list", "--json").json == {"runs": []}
 
 
@@ -374,7 +381,7 @@ def test_gc_json_is_the_documented_object_and_dry_run_removes_nothing(cli: Cli) 
     assert len(sandboxes(cli)) == 1
     dry = cli("gc", "--all", "--dry-run", "--json")
     assert dry.code == 0, dry.err
-    assert set(dry.json) == {"dry_run", "sandboxes", "folders", "objects", "images", "kept", "unreachable"}
+    assert set(dry.json) == {"dry_run", "sandboxes", "folders", "objects", "images", "kept", "left", "unreachable"}
     assert len(dry.json["sandboxes"]["removed"]) == 1
     assert len(sandboxes(cli)) == 1
     assert len(cli("gc", "--all", "--json").json["sandboxes"]["removed"]) == 1

@@ -320,6 +320,7 @@ def test_lc08_collection_removes_what_a_dead_process_left_and_spares_a_live_run(
                 "objects",
                 "images",
                 "kept",
+                "left",
                 "unreachable",
             }
 

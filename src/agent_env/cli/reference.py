@@ -54,7 +54,8 @@ SHAPES = {
     "tool_result, usage, error or end, …}]}]}]}",
     "runs teardown": '{"removed", "absent", "failed", "left"}',
     "gc": '{"dry_run", "sandboxes": {"removed", "absent", "failed", "left"}, "folders", "objects": {"count", "bytes"}, '
-    '"images": {"built", "layers", "unpacked", "bytes"}, "kept", "unreachable"}',
+    '"images": {"built", "layers", "unpacked", "bytes"}, "kept", "left": {sandbox: {"why": live, kept, '
+    'resumable or elsewhere, "run_id"}}, "unreachable"}',
     "image list": '{"engine", "images": [{"id", "names", "sources", "platform", "size_bytes", "unique_bytes", "last_used", "containers", '
     '"children", "foreign_names"}], "unpacked": [{"id", "location", "digest", "bytes", "last_used", "pins"}]}; '
     "`engine` says why it could not be asked",

@@ -64,12 +64,21 @@ class GcReport:
     objects_bytes: int = 0
     left: Mapping[str, Claim] = field(default_factory=dict)
     """Sandbox that was left → why."""
-    resumable: tuple[str, ...] = ()
-    """Interrupted runs of which something was left, so that they can be resumed."""
+    runs: Mapping[str, str] = field(default_factory=dict)
+    """Sandbox that was found → its run, where that is known."""
     unreachable: Mapping[str, str] = field(default_factory=dict)
     """Provider → why it could not be asked; `images` for those of the container engine."""
     images: FreedImages | None = None
     """Of those that this installation built or unpacked, above their budgets."""
+
+    @property
+    def resumable(self) -> tuple[str, ...]:
+        """Interrupted runs of which something was left, so that they can be resumed."""
+        return self.runs_left(Claim.RESUMABLE)
+
+    def runs_left(self, claim: Claim) -> tuple[str, ...]:
+        """Runs of which something was left for that reason."""
+        return tuple(sorted({self.runs.get(name, name) for name, why in self.left.items() if why is claim}))
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -90,6 +99,7 @@ class GcReport:
             "objects": {"count": self.objects, "bytes": self.objects_bytes},
             "images": self.images.to_json() if self.images is not None else None,
             "kept": list(self.kept),
+            "left": {name: {"why": str(why), "run_id": self.runs.get(name)} for name, why in sorted(self.left.items())},
             "unreachable": dict(self.unreachable),
         }
 
@@ -121,7 +131,7 @@ class Collector:
     config: Config | None = None
     """Whose images are collected too; None leaves them alone."""
     _left: dict[str, Claim] = field(default_factory=dict)
-    _resumable: set[str] = field(default_factory=set)
+    _runs: dict[str, str] = field(default_factory=dict)
 
     async def collect(self, *, dry_run: bool = False) -> GcReport:
         """Collects; `dry_run` only says what would go."""
@@ -139,10 +149,9 @@ class Collector:
             await self._sweep(unreachable)
         gone += [f"keeper/{place}" for place in keeper.stale_records(self.installation.state_root, remove=not dry_run)]
         freed = await asyncio.to_thread(self._objects, dry_run=dry_run)
-        resumable = tuple(sorted(self._resumable))
         images = await self._images(unreachable, dry_run=dry_run)
         return GcReport(
-            dry_run, report, tuple(sorted(gone)), freed.objects, freed.size_bytes, dict(self._left), resumable, unreachable, images
+            dry_run, report, tuple(sorted(gone)), freed.objects, freed.size_bytes, dict(self._left), dict(self._runs), unreachable, images
         )
 
     async def _orphaned(
@@ -168,6 +177,7 @@ class Collector:
         found = [_Found(row.id, row.provider, row.run_id, row.labels) for row in rows.values() if row.labels.get(HOME_LABEL) == home]
         elsewhere = self.installation.ownership.elsewhere
         self._left |= {row.id: Claim.ELSEWHERE for row in rows.values() if elsewhere(row.labels) is not None}
+        self._runs |= {row.id: row.run_id for row in rows.values()}
         unreachable: dict[str, str] = {}
         for name in sorted({*self.names, *(row.provider for row in rows.values())}):
             try:
@@ -177,6 +187,7 @@ class Collector:
                             found.append(_Found(info.sandbox_id, name, info.labels.get(RUN_LABEL, ""), info.labels))
             except AgentEnvError as error:
                 unreachable[name] = str(error)
+        self._runs |= {sandbox.sandbox_id: sandbox.run_id for sandbox in found if sandbox.run_id}
         return found, unreachable
 
     async def _sweep(self, unreachable: dict[str, str]) -> None:
@@ -213,8 +224,6 @@ class Collector:
                 orphans.append(sandbox)
             else:
                 self._left[sandbox.sandbox_id] = claim
-                if claim is Claim.RESUMABLE:
-                    self._resumable.add(run_id)
         return orphans or None
 
     def _claim(self, run_id: str) -> Claim | None:

@@ -57,6 +57,11 @@ class TeardownReport:
     """Sandbox → the installation that it belongs to, where that is not this one. Nothing of it was touched."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Every sandbox that was to go, whatever became of it."""
+        return (*self.removed, *self.absent, *self.failed, *self.left)
+
+    @property
     def clean(self) -> bool:
         """Nothing is left."""
         return not self.failed and not self.left and not self.elsewhere

@@ -13,6 +13,8 @@ from agent_env.errors import UsageError
 from agent_env.wording import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from agent_env.engine import GcReport
 
 
@@ -46,14 +48,15 @@ def gc(dry_run: bool, everything: bool, older_than: str | None, as_json: bool) -
 
 def _show(report: GcReport) -> None:
     done = "would be removed" if report.dry_run else "removed"
+    sandbox = {name: f"sandbox {name}{f' of {report.runs[name]}' if name in report.runs else ''}" for name in report.sandboxes.names}
     for name in report.sandboxes.removed:
-        line(f"sandbox {name}: {done}")
+        line(f"{sandbox[name]}: {done}")
     for name, why in report.sandboxes.failed.items():
-        line(f"sandbox {name}: still there: {why}")
+        line(f"{sandbox[name]}: still there: {why}")
     for name in report.sandboxes.left:
-        line(f"sandbox {name}: left")
+        line(f"{sandbox[name]}: left")
     if report.folders:
-        line(f"scratch folders of {counted(len(report.folders), 'ended run')}: {done}")
+        line(f"scratch folders of {counted(len(report.folders), 'ended run')}: {done}: {_named(report.folders)}")
     if report.objects:
         line(f"{report.objects} stored objects, {report.objects_bytes} bytes: {done}")
     _show_images(report, done)
@@ -62,8 +65,8 @@ def _show(report: GcReport) -> None:
     found = (report.sandboxes.removed, report.sandboxes.failed, report.folders, report.objects, report.images, report.unreachable)
     if not any(found):
         line("nothing to remove")
-    if report.left:
-        note(_left(report))
+    for said in _left(report):
+        note(said)
 
 
 def _show_images(report: GcReport, done: str) -> None:
@@ -77,23 +80,31 @@ def _show_images(report: GcReport, done: str) -> None:
         line(f"unpacked image {name}: {done}")
 
 
-def _left(report: GcReport) -> str:
-    """One quiet line about what stays, and what to do about it."""
-    from collections import Counter
+def _left(report: GcReport) -> Iterator[str]:
+    """What stays, a quiet line for each reason, with its runs and what to do about it."""
+    from agent_env.engine.gc import Claim
 
-    counts = Counter(map(str, report.left.values()))
-    said = [f"{counts[claim]} {words}" for claim, words in _WHY.items() if counts[claim]]
-    more = "" if set(counts) <= {"live", "elsewhere"} else "; agent-env gc --all removes those of no live run"
-    resumable = f", agent-env resume {report.resumable[0]}" if report.resumable else ""
-    return f"left: {', '.join(said)}{resumable}{more}"
+    for claim in Claim:
+        if runs := report.runs_left(claim):
+            what, command, end = _WHY[str(claim)]
+            todo = f" (agent-env {command} {runs[0] if len(runs) == 1 else 'RUN'}{end})" if command else ""
+            removed = "" if claim in {Claim.LIVE, Claim.ELSEWHERE} else "; agent-env gc --all removes them"
+            yield f"left: sandboxes of {counted(len(runs), what)}{todo}: {_named(runs)}{removed}"
 
 
+def _named(names: Sequence[str]) -> str:
+    further = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{further}"
+
+
+_MOST_NAMED = 20
 _WHY = {
-    "live": "of live runs",
-    "kept": "kept on purpose",
-    "resumable": "of interrupted runs, which can go on in them",
-    "elsewhere": "of another installation, of which this state folder is a copy (agent-env runs teardown RUN says where it is)",
+    "live": ("live run", "", ""),
+    "kept": ("kept run", "runs teardown", " removes them"),
+    "resumable": ("interrupted run", "resume", " goes on in them"),
+    "elsewhere": ("run of another installation, of which this state folder is a copy", "runs teardown", " says where that is"),
 }
+"""Reason → what the runs are, and the command that does something about it, with what that does."""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -268,8 +269,9 @@ def _diff_runs(one: StoredRun, other: StoredRun, *, as_json: bool) -> None:
 @click.argument("run", nargs=-1, required=True, shell_complete=RUNS)
 @json_option
 def rm(run: tuple[str, ...], as_json: bool) -> None:
-    """Remove stored runs with their events. A run that is going on, or that left something behind, is not removed."""
+    """Remove stored runs with their events and their folders. A run that is going on, or that left something behind, is not removed."""
     from agent_env.engine import installation_of
+    from agent_env.engine.control import run_folder
     from agent_env.engine.models import transcript_of
 
     config = configuration()
@@ -279,6 +281,7 @@ def rm(run: tuple[str, ...], as_json: bool) -> None:
         for row in found:
             stores.journal.delete_run(row.run_id, spared=ownership.is_only_copied)
             transcript_of(config.state_root, row.run_id).unlink(missing_ok=True)
+            shutil.rmtree(run_folder(config.state_root, row.run_id), ignore_errors=True)
     if as_json:
         write_json({"removed": [row.run_id for row in found]})
     else:
