@@ -1,12 +1,16 @@
-/* `connect PATH` (or `@NAME`, without a path): carries bytes between standard input and output and the helper's socket, so that one engine exec is a connection. */
+/* `connect PATH` (or `@NAME`, without a path): carries bytes between standard input and output and the helper's socket, so that one engine exec is a connection.
+ * `reach NAME FD`: hands over that very connection, to a caller on the container's own machine who may step into it. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,4 +105,35 @@ int connect_main(int argc, char **argv)
     if (fd < 0 || (*argv[1] != '@' && connect(fd, (struct sockaddr *)&address, sizeof address))) return 1;
     signal(SIGPIPE, SIG_IGN);
     return relay(fd);
+}
+
+/* Sends a descriptor over a socket, with one byte. */
+static bool hand_over(int to, int fd)
+{
+    union { struct cmsghdr head; char room[CMSG_SPACE(sizeof fd)]; } control = {0};
+    char byte = 0;
+    struct iovec part = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    control.head = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof fd)};
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
+    return sendmsg(to, &message, MSG_NOSIGNAL) == 1;
+}
+
+/* FD stands for the container's first process, so that a number which another process has got meanwhile is nobody else's. Only what has a
+ * number in the container's process namespace is trusted there (container.c), and that a child alone can have: the child connects, hands the
+ * connection over on standard input, and is gone. Whose container has users of its own becomes its root first. */
+int reach_main(int argc, char **argv)
+{
+    if (argc != 3) return 2;
+    int first = atoi(argv[2]), status;
+    if (!setns(first, CLONE_NEWUSER) && (setresgid(0, 0, 0) || setresuid(0, 0, 0))) return 1;
+    if (setns(first, CLONE_NEWNET | CLONE_NEWPID)) return 1;
+    prctl(PR_SET_DUMPABLE, 0);
+    pid_t child = fork();
+    if (!child) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int fd = container_connect(argv[1]);
+        _exit(fd >= 0 && hand_over(0, fd) ? 0 : 1);
+    }
+    return child > 0 && waitpid(child, &status, 0) == child && !status ? 0 : 1;
 }

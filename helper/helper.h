@@ -301,6 +301,7 @@ int open_regular(int dir, const char *path, int *error);
 
 /* connect.c, tcp.c, confine.c */
 int connect_main(int argc, char **argv);
+int reach_main(int argc, char **argv);
 int tcp_main(struct span payload);
 int confine_main(int argc, char **argv);
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
+from agent_env.containers.beside import reach
 from agent_env.containers.engine import Engine
 from agent_env.containers.large import copy_out
 from agent_env.containers.pulse import Pulse
@@ -31,7 +32,7 @@ from agent_env.errors import (
 from agent_env.places.helper import process, running
 from agent_env.places.helper.connection import Connection, ask
 from agent_env.places.helper.execution import Again
-from agent_env.places.helper.greeting import configure, enter, greet
+from agent_env.places.helper.greeting import configure, enter, greet, over_socket
 from agent_env.places.helper.place import HelperPlace
 from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, HelperConfig, LedgerRecord
@@ -73,6 +74,8 @@ class ContainerPlace(HelperPlace):
         self._relay_token = relay_token
         self._connecting = asyncio.Lock()
         self._closed = False
+        self._direct = False
+        """Its connection goes past the engine."""
         self._life = ""
         self._silent: tuple[Connection, float] | None = None
         """A connection that has not answered, and since when."""
@@ -227,14 +230,20 @@ class ContainerPlace(HelperPlace):
         self._connection = connection
 
     async def _open(self) -> Connection:
-        concerns = f"container {self.name}"
-        connection = await open_exec(self.engine, self.id, [HELPER, "connect", f"@{self.facts.told.socket}"], concerns=concerns)
+        concerns, listens_on = f"container {self.name}", self.facts.told.socket
+        reached = await reach(self.engine, self.id, listens_on)
+        if reached is not None:
+            self._life = reached.life
+            connection = await over_socket(reached.link, concerns)
+        else:
+            connection = await open_exec(self.engine, self.id, [HELPER, "connect", f"@{listens_on}"], concerns=concerns)
+            try:
+                self._life = await started_at(self.engine, self.id)
+            except BaseException:  # whatever went wrong, a connection that nobody holds must not stay
+                connection.close()
+                raise
+        self._direct = reached is not None
         connection.bounds = {"memory": self.facts.memory_bytes}
-        try:
-            self._life = await started_at(self.engine, self.id)
-        except BaseException:  # whatever went wrong, a connection that nobody holds must not stay
-            connection.close()
-            raise
         return connection
 
     async def aclose(self) -> None:
@@ -343,7 +352,7 @@ class ContainerPlace(HelperPlace):
     ) -> Mapping[PurePosixPath, Path | Missing]:
         """Copies the contents of regular files into fresh files of `into`; see `Place.get`."""
         small, most = self._limits.archive_copy_bytes, self._limits.archive_copy_most_bytes
-        if limit_bytes is not None and limit_bytes <= small:
+        if self._direct or (limit_bytes is not None and limit_bytes <= small):
             return await self._streamed(paths, into, limit_bytes)
         found = dict(await self._streamed(paths, into, small))
         larger = [path for path, copy in found.items() if isinstance(copy, Missing) and copy.reason == "EFBIG"]

@@ -38,10 +38,11 @@ async def started_at(engine: Engine, container_id: str) -> str:
         found = await objects.inspect(engine, container_id)
     except NotFoundError as error:
         raise ContainerNotRunningError(error.message, concerns=container_id) from error
-    return _life(found)
+    return life_of(found)
 
 
-def _life(found: Mapping[str, Any]) -> str:
+def life_of(found: Mapping[str, Any]) -> str:
+    """As `started_at`, of what the engine said of a container."""
     return str((found.get("State") or {}).get("StartedAt", ""))
 
 
@@ -58,7 +59,7 @@ async def failed(engine: Engine, container_id: str, name: str) -> ContainerNotRu
     except NotFoundError:
         return await _error(engine, name, {}, {}, "")
     state = found.get("State") or {}
-    if _runs(state) or not state.get("ExitCode"):
+    if runs(state) or not state.get("ExitCode"):
         return None
     return await _error(engine, name, (found.get("Config") or {}).get("Labels") or {}, state, await log_tail(engine, container_id))
 
@@ -92,7 +93,7 @@ async def not_running(
     except InfrastructureError:
         return otherwise
     state = found.get("State") or {}
-    if _runs(state):
+    if runs(state):
         return otherwise
     labels = (found.get("Config") or {}).get("Labels") or {}
     return await _error(engine, name, {**(known or {}), **labels}, state, await log_tail(engine, container_id))
@@ -116,14 +117,15 @@ async def _ended(engine: Engine, container_id: str, life: str, within_seconds: f
         nonlocal said
         said = await objects.inspect(engine, container_id)
         state = said.get("State") or {}
-        return True if (not _runs(state) and state.get("Status") != _ENDING) or _life(said) != life else None
+        return True if (not runs(state) and state.get("Status") != _ENDING) or life_of(said) != life else None
 
     with contextlib.suppress(DeadlineError):
         await poll(over, within_seconds=within_seconds, what="a container's end", limits=engine.limits)
     return said
 
 
-def _runs(state: Mapping[str, Any]) -> bool:
+def runs(state: Mapping[str, Any]) -> bool:
+    """Whether a container of this state is at work: neither over nor paused."""
     return bool(state.get("Status") == _RUNNING and state.get("Running", True))
 
 

@@ -43,13 +43,22 @@ async def open_connection(link: socket.socket, *, concerns: str, token: str, epo
         SandboxUnavailableError: The token or version does not fit, or the helper is gone.
         DeadlineError: It does not answer.
     """
-    loop = asyncio.get_running_loop()
+    connection = await over_socket(link, concerns)
+    await greet(connection, token=token, epoch=epoch, limits=limits)
+    return connection
+
+
+async def over_socket(link: socket.socket, concerns: str) -> Connection:
+    """A connection that has said nothing yet, on a connected stream socket, which it then owns.
+
+    Raises:
+        SandboxUnavailableError: The socket is of no use.
+    """
     try:
-        _, connection = await loop.create_connection(lambda: Connection(concerns), sock=link)
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(concerns), sock=link)
     except OSError as error:
         link.close()
         raise SandboxUnavailableError(f"{concerns} can't be reached: {error}", concerns=concerns) from error
-    await greet(connection, token=token, epoch=epoch, limits=limits)
     return connection
 
 

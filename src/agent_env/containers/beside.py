@@ -1,0 +1,148 @@
+"""The helper's own connection, of a container on this very machine into which this user may step: the engine has no part in it.
+
+Who may not step in, and whose engine is elsewhere, goes by `stream`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+from agent_env.containers import objects
+from agent_env.containers.engine import Engine
+from agent_env.containers.spec import CAPABILITIES, HELPER
+from agent_env.containers.state import life_of, runs
+from agent_env.errors import DeadlineError, NotFoundError, UnsupportedError
+from agent_env.places.helper.binary import binary_path
+from agent_env.waiting import deadline, poll
+
+_CREDENTIALS = Struct("3i")
+"""(unix(7)) `struct ucred`: number, user and group of the process at the other end."""
+_WORDS = f"{HELPER}\0serve\0".encode()
+"""What the helper's command line begins with. Under another kernel (gVisor, Kata), the process that an engine names is not the helper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A connection to the helper of a container."""
+
+    link: socket.socket
+    """Connected; it is the caller's."""
+    life: str
+    """Which life of the container it leads to: see `state.started_at`."""
+
+
+async def reach(engine: Engine, container_id: str, listens_on: str) -> Reached | None:
+    """Connects to the helper of a container that listens on an abstract name there.
+
+    The process that the engine names is held by a descriptor before it is looked at, so that its number becomes no other one's unseen.
+    It is stepped into only if it is the helper in this very container, and what answers must be that process itself.
+
+    Returns:
+        None where that can't be done here. The engine's own way tells why, if it can't go either.
+    """
+    info = await engine.info()
+    if not info.on_this_machine or (os.geteuid() and not info.rootless):
+        return None
+    try:
+        said = await objects.inspect(engine, container_id)
+    except NotFoundError:
+        return None
+    state = said.get("State") or {}
+    first = state.get("Pid")
+    if not isinstance(first, int) or first <= 0 or not runs(state) or _may_trace(said.get("HostConfig") or {}):
+        return None
+    seconds = engine.limits.engine_knows_seconds
+    try:
+        with _held(first) as held:
+            async with deadline(seconds, f"stepping into {container_id[:12]}"):
+                await poll(lambda: _is_helper(first, held, container_id), within_seconds=seconds, what="its helper")
+                return Reached(await _connected(held, first, listens_on), life_of(said))
+    except (OSError, DeadlineError, UnsupportedError):
+        return None
+
+
+def _may_trace(host: Mapping[str, Any]) -> bool:
+    """Whether it was granted something by which it could lay hands on what steps into it. An engine's exec is on its guard itself."""
+    granted = {str(name).removeprefix("CAP_") for name in host.get("CapAdd") or ()}
+    return bool(host.get("Privileged")) or not granted <= set(CAPABILITIES)
+
+
+@contextmanager
+def _held(number: int) -> Iterator[int]:
+    descriptor = os.pidfd_open(number)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def _is_helper(number: int, held: int, container_id: str) -> bool | None:
+    """True once it is; None while it may become it, since an engine calls a container started a moment before its program runs.
+
+    Raises:
+        OSError: It is gone.
+        UnsupportedError: It is another container's, or it cannot be told whose it is.
+    """
+    folder = Path(f"/proc/{number}")
+    groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
+    if select.select([held], [], [], 0)[0]:
+        raise ProcessLookupError(number)
+    if container_id not in groups:
+        raise UnsupportedError(f"the process {number} is not known to be of the container {container_id}")
+    return True if words.startswith(_WORDS) else None
+
+
+async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
+    """Has the helper's `reach` step in and connect, and takes the connection over.
+
+    Raises:
+        OSError: It could not, or what answered is another process.
+    """
+    loop = asyncio.get_running_loop()
+    with _reaching(held, listens_on) as ours:
+        handed = asyncio.Event()
+        loop.add_reader(ours, handed.set)
+        try:
+            await handed.wait()
+        finally:
+            loop.remove_reader(ours)
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    if not descriptors:
+        raise ConnectionError("nothing was handed over")
+    link = socket.socket(fileno=descriptors[0])
+    link.setblocking(False)
+    if _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0] != first:
+        link.close()
+        raise ConnectionError("another process answers")
+    return link
+
+
+@contextmanager
+def _reaching(held: int, listens_on: str) -> Iterator[socket.socket]:
+    """Our end of the socket over which the connection is handed over."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process: subprocess.Popen[bytes] = subprocess.Popen(
+                [str(binary_path()), "reach", listens_on, str(held)],
+                env={},
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[held],
+            )
+        try:
+            yield ours
+        finally:
+            process.kill()  # it has done its work, or nobody waits for it any more
+            process.wait()
