@@ -17,7 +17,7 @@ import subprocess
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,11 +29,14 @@ from agent_env.containers import ContainerPlace, ContainerSpec, Engine, EngineEn
 from agent_env.defaults import DEFAULT_LIMITS, Limits
 from agent_env.errors import AgentEnvError, DeadlineError, EngineFailedError, ImageNotFoundError
 from agent_env.waiting import poll
+from tests.chaos.wire import wire
 
 ROOT = Path(__file__).parents[1]
 MISSING = "agentenv-capability-missing: docker_daemon"
 BUSYBOX = "agentenv-test/busybox:2"
 DEBIAN = "agentenv-test/debian:1"
+NEAR_AND_FAR = pytest.mark.parametrize("far", [False, True], ids=["by itself", "through its engine"])
+"""How a container is reached; see `bench`."""
 
 
 @cache
@@ -272,9 +275,11 @@ async def pause(engine: Engine, container_id: str) -> None:
 
 
 @asynccontextmanager
-async def bench(endpoint: EngineEndpoint, image: str, limits: Limits = DEFAULT_LIMITS) -> AsyncIterator[Bench]:
-    """A bench, of which nothing is left."""
-    async with Engine(endpoint, limits=limits) as engine:
+async def bench(endpoint: EngineEndpoint, image: str, limits: Limits = DEFAULT_LIMITS, *, far: bool = False) -> AsyncIterator[Bench]:
+    """A bench, of which nothing is left. A far one's engine is as if on another machine: containers are reached through it alone."""
+    async with AsyncExitStack() as stack:
+        found = (await stack.enter_async_context(wire(endpoint))).endpoint if far else endpoint
+        engine = await stack.enter_async_context(Engine(found, limits=limits))
         made = Bench(engine, image)
         try:
             yield made

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 
 from agent_env.containers import EngineEndpoint
+from tests.ports import free_port
 
 _PIECE = 1 << 16
 
@@ -54,9 +55,10 @@ Meddle = Callable[[Request], Fate | Answered]
 
 @dataclass
 class Meddler:
-    """A unix socket that leads to an engine's."""
+    """Leads to an engine's socket."""
 
-    at: Path
+    at: Path | int
+    """A socket, or a port of loopback, as `Wire.at` is."""
     engine: Path
     meddle: Meddle
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -64,7 +66,7 @@ class Meddler:
     @property
     def endpoint(self) -> EngineEndpoint:
         """As a client finds it."""
-        return EngineEndpoint(f"unix://{self.at}")
+        return EngineEndpoint(f"unix://{self.at}" if isinstance(self.at, Path) else f"tcp://127.0.0.1:{self.at}")
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection: request after request, until one is cut off or takes the connection over."""
@@ -116,15 +118,17 @@ async def _copied(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> Non
 
 
 @contextmanager
-def meddler(endpoint: EngineEndpoint, folder: Path, meddle: Meddle) -> Iterator[Meddler]:
-    """Serves in a thread of its own while the block lasts. `meddle` is called there."""
+def meddler(endpoint: EngineEndpoint, near: Path | None, meddle: Meddle) -> Iterator[Meddler]:
+    """Serves in a thread of its own while the block lasts, from a folder `near` or as if it were elsewhere. `meddle` is called there."""
     assert endpoint.socket is not None
-    made = Meddler(folder / "meddler.sock", endpoint.socket, meddle)
+    made = Meddler(near / "meddler.sock" if near else free_port(), endpoint.socket, meddle)
     thread = threading.Thread(target=made.loop.run_forever, daemon=True)
     thread.start()
 
     async def serve() -> asyncio.Server:
-        return await asyncio.start_unix_server(made.carry, made.at, limit=_PIECE * 16)
+        if isinstance(made.at, Path):
+            return await asyncio.start_unix_server(made.carry, made.at, limit=_PIECE * 16)
+        return await asyncio.start_server(made.carry, "127.0.0.1", made.at, limit=_PIECE * 16)
 
     server = asyncio.run_coroutine_threadsafe(serve(), made.loop).result(10)
     try:

@@ -42,7 +42,7 @@ def test_runs_recover_from_an_engine_that_goes_or_say_clearly_that_it_went(
 async def _through_an_outage(docker: EngineEndpoint, monkeypatch: pytest.MonkeyPatch, root: Path, chance: random.Random) -> None:
     scene = Scene(root, f"sqlite:///{root / 'state' / 'runs.db'}", grounds("containers"))
     scene.prepare()
-    async with wire(docker, root) as line:
+    async with wire(docker, root / "engine.sock" if chance.random() < 0.5 else None) as line:
         monkeypatch.setenv("DOCKER_HOST", line.endpoint.url)
         async with open_engine(scene.config()) as engine:
             for run_id in RUNS:

@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_env.containers import EngineEndpoint
+from tests.ports import free_port
 
 _PIECE_BYTES = 1 << 16
 
 
 @dataclass
 class Wire:
-    """A unix socket that leads to an engine's. What the engine was asked to do goes on there, as after a restart that keeps containers."""
+    """Leads to an engine's socket. What the engine was asked to do goes on there, as after a restart that keeps containers."""
 
-    at: Path
+    at: Path | int
+    """A socket; or a port of loopback, as an engine on another machine is reached by: its containers are then reached through it alone."""
     engine: Path
     _server: asyncio.Server | None = None
     _links: set[asyncio.Task[None]] = field(default_factory=set)
@@ -25,17 +27,21 @@ class Wire:
     @property
     def endpoint(self) -> EngineEndpoint:
         """As a client finds it."""
-        return EngineEndpoint(f"unix://{self.at}")
+        return EngineEndpoint(f"unix://{self.at}" if isinstance(self.at, Path) else f"tcp://127.0.0.1:{self.at}")
 
     async def mend(self) -> None:
         """Takes connections."""
-        self._server = await asyncio.start_unix_server(self._carry, self.at)
+        if isinstance(self.at, Path):
+            self._server = await asyncio.start_unix_server(self._carry, self.at)
+        else:
+            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.at)
 
     async def cut(self) -> None:
         """Breaks every connection at once, and takes no more."""
         if self._server is not None:
             self._server.close()
-            self.at.unlink(missing_ok=True)
+            if isinstance(self.at, Path):
+                self.at.unlink(missing_ok=True)
         for link in list(self._links):
             link.cancel()
         if self._links:
@@ -70,10 +76,10 @@ async def copied(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None
 
 
 @asynccontextmanager
-async def wire(endpoint: EngineEndpoint, folder: Path) -> AsyncIterator[Wire]:
-    """A whole wire to an engine of this machine."""
+async def wire(endpoint: EngineEndpoint, near: Path | None = None) -> AsyncIterator[Wire]:
+    """A whole wire to an engine of this machine, by a socket `near`, or as if it were elsewhere."""
     assert endpoint.socket is not None
-    made = Wire(folder / "engine.sock", endpoint.socket)
+    made = Wire(near or free_port(), endpoint.socket)
     await made.mend()
     try:
         yield made

@@ -41,7 +41,7 @@ from agent_env.errors import (
 from agent_env.places import Command, Ending, Entry, Upload
 from agent_env.waiting import poll
 from tests.busy import within
-from tests.container_engine import Bench, archive_of, bench, busybox_root, ensure
+from tests.container_engine import NEAR_AND_FAR, Bench, archive_of, bench, busybox_root, ensure
 from tests.processes import forked
 
 CANARY = "canary-" + secrets.token_hex(6)
@@ -336,8 +336,9 @@ async def test_a_published_port_reaches_the_container_and_only_from_loopback(doc
 # secrets
 
 
-async def test_mustshow4_secrets_are_in_no_argument_variable_inspection_or_log(docker: EngineEndpoint, busybox: str) -> None:
-    async with bench(docker, busybox) as here:
+@NEAR_AND_FAR
+async def test_mustshow4_secrets_are_in_no_argument_variable_inspection_or_log(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with bench(docker, busybox, far=far) as here:
         place = await here.deploy(secrets={"KEY": CANARY}, argv=("sh", "-c", '[ -n "$KEY" ] && echo started; exec sleep 1000'))
         assert (await place.run(sh("echo $KEY $MORE", secrets={"MORE": f"{CANARY}-2"}))).stdout.decode() == f"{CANARY} {CANARY}-2\n"
         async with here.engine.asking("looking") as client:
@@ -347,10 +348,10 @@ async def test_mustshow4_secrets_are_in_no_argument_variable_inspection_or_log(d
         everything += [await raw(here.engine, f"containers/{place.id}/top"), await raw(here.engine, f"containers/{place.id}/changes")]
         execs = everything[0]["ExecIDs"] or []
         everything += [await raw(here.engine, f"exec/{each}/json") for each in execs]
-        assert len(execs) == 1
+        assert len(execs) <= 1
         assert CANARY not in json.dumps(everything)
         assert here.token not in json.dumps(everything)
-        if (await here.engine.info()).on_this_machine:
+        if not far:
             assert CANARY.encode() not in await asyncio.to_thread(every_argument)
 
 

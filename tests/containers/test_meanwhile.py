@@ -16,7 +16,7 @@ from agent_env.errors import ContainerNotRunningError
 from agent_env.places import Command, Ending, Upload
 from agent_env.waiting import poll
 from tests.busy import within
-from tests.container_engine import Bench, bench, pause
+from tests.container_engine import NEAR_AND_FAR, Bench, bench, pause
 
 LONG = 1000.0
 """Nothing here may wait for what a limit says: each is longer than the test may take."""
@@ -27,12 +27,12 @@ def sh(text: str) -> Command:
     return Command(["sh", "-c", text], timeout_seconds=LONG, kill_grace_seconds=LONG)
 
 
-def patient(endpoint: EngineEndpoint, image: str) -> AbstractAsyncContextManager[Bench]:
+def patient(endpoint: EngineEndpoint, image: str, *, far: bool = False) -> AbstractAsyncContextManager[Bench]:
     """A bench whose waits are all long, so that one that is waited out shows."""
 
     @asynccontextmanager
     async def made():
-        async with bench(endpoint, image) as here:
+        async with bench(endpoint, image, far=far) as here:
             here.engine.limits = PATIENT
             yield here
 
@@ -44,9 +44,10 @@ async def engine_does(here: Bench, place: ContainerPlace, what: str) -> None:
         await client._query_json(f"containers/{place.id}/{what}", method="POST")
 
 
+@NEAR_AND_FAR
 @pytest.mark.timeout(300)
-async def test_a_restart_between_two_commands_is_not_waited_for(docker: EngineEndpoint, busybox: str) -> None:
-    async with patient(docker, busybox) as here:
+async def test_a_restart_between_two_commands_is_not_waited_for(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with patient(docker, busybox, far=far) as here:
         place = await here.deploy(secrets={"KEY": "told"})
         for _ in range(2):
             assert (await place.run(sh("echo $KEY"))).stdout == b"told\n"
@@ -54,9 +55,10 @@ async def test_a_restart_between_two_commands_is_not_waited_for(docker: EngineEn
             assert (await place.run(sh("echo $KEY"))).stdout == b"told\n"
 
 
+@NEAR_AND_FAR
 @pytest.mark.timeout(300)
-async def test_a_restart_in_the_middle_of_a_command_loses_it_at_once(docker: EngineEndpoint, busybox: str) -> None:
-    async with patient(docker, busybox) as here:
+async def test_a_restart_in_the_middle_of_a_command_loses_it_at_once(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with patient(docker, busybox, far=far) as here:
         place = await here.deploy()
         under_way = asyncio.ensure_future(place.run(sh("echo began > /tmp/began; sleep 2000")))
         while not (await place.run(sh("test -e /tmp/began"))).ok:
@@ -103,9 +105,10 @@ async def test_a_pause_in_the_middle_is_told_at_once_with_what_to_do(
         assert (await place.run(sh("echo again"))).stdout == b"again\n"
 
 
+@NEAR_AND_FAR
 @pytest.mark.timeout(300)
-async def test_a_pause_before_a_command_is_told_at_once_with_what_to_do(docker: EngineEndpoint, busybox: str) -> None:
-    async with patient(docker, busybox) as here:
+async def test_a_pause_before_a_command_is_told_at_once_with_what_to_do(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with patient(docker, busybox, far=far) as here:
         place = await here.deploy()
         await pause(here.engine, place.id)
         try:

@@ -17,15 +17,18 @@ from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.errors import ContainerNotRunningError, LaunchError, PlaceLostError, SupersededError, TransportLostError, UsageError
 from agent_env.places import Command, Ending, Entry, Missing, PlaceKind, Upload
 from tests.busy import lasting, within
-from tests.container_engine import bench, pause
+from tests.container_engine import NEAR_AND_FAR, bench, pause
 
 
 def sh(text: str, **given) -> Command:
     return Command(["sh", "-c", text], **given)
 
 
-async def test_a_command_runs_in_the_container_with_the_images_environment_and_the_secrets(docker: EngineEndpoint, busybox: str) -> None:
-    async with bench(docker, busybox) as here:
+@NEAR_AND_FAR
+async def test_a_command_runs_in_the_container_with_the_images_environment_and_the_secrets(
+    far: bool, docker: EngineEndpoint, busybox: str
+) -> None:
+    async with bench(docker, busybox, far=far) as here:
         place = await here.deploy(env={"A": "b c\n$(d)"}, secrets={"KEY": "hidden"})
         done = await place.run(sh('printf "%s|" "$A" "$KEY" "$IMAGE" "$HOSTNAME" "$(hostname)"; id -u'))
         assert place.kind is PlaceKind.CONTAINER
@@ -34,9 +37,12 @@ async def test_a_command_runs_in_the_container_with_the_images_environment_and_t
         assert done.stdout.decode() == f"b c\n$(d)|hidden|busybox|{short}|{short}|0\n"
 
 
-async def test_files_go_in_and_out_whole_and_belong_to_the_images_user(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
+@NEAR_AND_FAR
+async def test_files_go_in_and_out_whole_and_belong_to_the_images_user(
+    far: bool, docker: EngineEndpoint, busybox: str, tmp_path: Path
+) -> None:
     data = secrets.token_bytes(3_000_000)
-    async with bench(docker, busybox) as here:
+    async with bench(docker, busybox, far=far) as here:
         place = await here.deploy(user="worker")
         path = PurePosixPath("/srv/deep/er/data.bin")
         await place.put([Upload(path, data)])
@@ -53,8 +59,9 @@ async def test_files_go_in_and_out_whole_and_belong_to_the_images_user(docker: E
         assert await place.read(path) == Missing(path)
 
 
-async def test_a_later_owner_in_this_or_another_process_takes_the_container_over(docker: EngineEndpoint, busybox: str) -> None:
-    async with bench(docker, busybox) as here:
+@NEAR_AND_FAR
+async def test_a_later_owner_in_this_or_another_process_takes_the_container_over(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with bench(docker, busybox, far=far) as here:
         place = await here.deploy()
         later = await attach(here.engine, place.id, token=here.token, epoch=2)
         here.places.append(later)
@@ -67,8 +74,9 @@ async def test_a_later_owner_in_this_or_another_process_takes_the_container_over
         assert later.labels["agentenv.home"] == here.home
 
 
-async def test_a_broken_stream_loses_neither_the_command_nor_the_place(docker: EngineEndpoint, busybox: str) -> None:
-    async with bench(docker, busybox) as here:
+@NEAR_AND_FAR
+async def test_a_broken_stream_loses_neither_the_command_nor_the_place(far: bool, docker: EngineEndpoint, busybox: str) -> None:
+    async with bench(docker, busybox, far=far) as here:
         place = await here.deploy()
         done = await place.run(sh("echo before; kill -9 $(ps | grep '[c]onnect @' | awk '{print $1}'); sleep 0.5; echo after; exit 7"))
         assert (done.ending, done.exit_code, done.stdout) == (Ending.EXITED, 7, b"before\nafter\n")
@@ -250,7 +258,7 @@ async def test_large_files_are_copied_by_the_engine_and_are_what_the_place_says_
     plain, link, mounted, small, absent = (
         PurePosixPath(name) for name in ("/srv/plain", "/srv/link", "/dev/shm/file", "/srv/small", "/no")
     )
-    async with bench(docker, busybox, replace(DEFAULT_LIMITS, archive_copy_bytes=limit)) as here:
+    async with bench(docker, busybox, replace(DEFAULT_LIMITS, archive_copy_bytes=limit), far=True) as here:
         place = await here.deploy()
         await place.put([Upload(plain, data), Upload(mounted, data[::-1]), Upload(small, b"small")])
         await place.run(sh("ln -s plain /srv/link"))
@@ -291,7 +299,7 @@ async def test_files_that_would_keep_a_container_from_everybody_else_for_long_ar
     monkeypatch.setattr("agent_env.containers.place.copy_out", unasked)
     data, path = secrets.token_bytes(3_000_001), PurePosixPath("/srv/plain")
     limits = replace(DEFAULT_LIMITS, archive_copy_bytes=2_000_000, archive_copy_most_bytes=3_000_000)
-    async with bench(docker, busybox, limits) as here:
+    async with bench(docker, busybox, limits, far=True) as here:
         place = await here.deploy()
         await place.put([Upload(path, data)])
         copy = (await place.get([path], tmp_path))[path]

@@ -7,7 +7,6 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -32,9 +31,9 @@ def chance() -> random.Random:
 
 
 @asynccontextmanager
-async def over_a_wire(docker: EngineEndpoint, image: str, folder: Path) -> AsyncIterator[tuple[Wire, Bench, ContainerPlace]]:
+async def over_a_wire(docker: EngineEndpoint, image: str) -> AsyncIterator[tuple[Wire, Bench, ContainerPlace]]:
     """A container that is reached over a wire that can be cut, and removed over one that can't."""
-    async with bench(docker, image) as here, wire(docker, folder) as line, Engine(line.endpoint, limits=PATIENT) as engine:
+    async with bench(docker, image) as here, wire(docker) as line, Engine(line.endpoint, limits=PATIENT) as engine:
         made = await here.deploy()
         place = await attach(engine, made.id, token=here.token, epoch=2)
         try:
@@ -75,8 +74,8 @@ async def by_hand(here: Bench, place: ContainerPlace, text: str) -> None:
     assert (await (await reduced(here.engine, place.id)).run(sh(text))).ok
 
 
-async def test_a_command_ends_as_it_would_have_although_its_wire_was_cut(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_a_command_ends_as_it_would_have_although_its_wire_was_cut(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         text = "cat; echo before; echo told >&2; touch /tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done; echo after; exit 7"
         under_way = asyncio.ensure_future(place.run(sh(text, stdin=b"input\n")))
         await began(here, place, "/tmp/began")
@@ -88,8 +87,8 @@ async def test_a_command_ends_as_it_would_have_although_its_wire_was_cut(docker:
         assert (done.ending, done.exit_code, done.stdout, done.stderr) == (Ending.EXITED, 7, b"input\nbefore\nafter\n", b"told\n")
 
 
-async def test_a_command_that_ends_while_nobody_hears_it_is_heard_later(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_a_command_that_ends_while_nobody_hears_it_is_heard_later(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         text = "touch /tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done; head -c 300000 /dev/zero; touch /tmp/ended; exit 5"
         under_way = asyncio.ensure_future(place.run(sh(text)))
         await began(here, place, "/tmp/began")
@@ -102,8 +101,8 @@ async def test_a_command_that_ends_while_nobody_hears_it_is_heard_later(docker: 
         assert (done.ending, done.exit_code, done.stdout) == (Ending.EXITED, 5, bytes(300_000))
 
 
-async def test_more_than_is_kept_waits_in_the_command(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_more_than_is_kept_waits_in_the_command(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         wait = "touch /tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done"
         under_way = asyncio.ensure_future(
             place.run(sh(f"{wait}; head -c 1000 /dev/zero; touch /tmp/some; head -c 20000000 /dev/zero; echo end"))
@@ -125,9 +124,9 @@ echo $i >&2; exit $1"""
 
 
 async def test_many_commands_lose_no_byte_however_often_the_wire_is_cut(
-    docker: EngineEndpoint, busybox: str, tmp_path: Path, chance: random.Random
+    docker: EngineEndpoint, busybox: str, chance: random.Random
 ) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, _, place):
+    async with over_a_wire(docker, busybox) as (line, _, place):
         commands = [Command(["sh", "-c", COUNTS, "sh", str(at)], stdin=b"in %d\n" % at) for at in range(6)]
         under_way = [asyncio.ensure_future(place.run(command)) for command in commands]
         for _ in range(6):
@@ -205,10 +204,8 @@ async def attached(here: Bench, place: ContainerPlace, **limits: float) -> Conta
 GOES_ON = "touch /tmp/began; until [ -e /tmp/go ]; do sleep 0.05; done; echo said; exit 3"
 
 
-async def test_an_engine_that_opens_a_stream_and_says_nothing_over_it_is_asked_again(
-    docker: EngineEndpoint, busybox: str, tmp_path: Path
-) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_an_engine_that_opens_a_stream_and_says_nothing_over_it_is_asked_again(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         impatient = await attached(here, place, connect_seconds=3.0)
         under_way = asyncio.ensure_future(impatient.run(sh(GOES_ON)))
         await began(here, place, "/tmp/began")
@@ -223,10 +220,8 @@ async def test_an_engine_that_opens_a_stream_and_says_nothing_over_it_is_asked_a
         await deaf.cut()
 
 
-async def test_a_stream_that_leads_nowhere_though_the_container_runs_is_opened_again(
-    docker: EngineEndpoint, busybox: str, tmp_path: Path
-) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_a_stream_that_leads_nowhere_though_the_container_runs_is_opened_again(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         await line.cut()
         deaf = Deaf(line.at, line.engine)
         await deaf.mend()
@@ -242,8 +237,8 @@ async def test_a_stream_that_leads_nowhere_though_the_container_runs_is_opened_a
         await deaf.cut()
 
 
-async def test_a_wire_that_stays_cut_loses_the_command_and_does_not_fail_it(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_a_wire_that_stays_cut_loses_the_command_and_does_not_fail_it(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         place.engine.limits = replace(PATIENT, rejoin_seconds=0.5)
         short = await attach(place.engine, place.id, token=here.token, epoch=3)
         under_way = asyncio.ensure_future(short.run(sh("touch /tmp/began; sleep 50", attempt="one")))
@@ -258,8 +253,8 @@ async def test_a_wire_that_stays_cut_loses_the_command_and_does_not_fail_it(dock
         await short.aclose()
 
 
-async def test_a_container_that_was_started_again_meanwhile_loses_the_command(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_a_container_that_was_started_again_meanwhile_loses_the_command(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         under_way = asyncio.ensure_future(place.run(sh("touch /tmp/began; sleep 50")))
         await began(here, place, "/tmp/began")
         await line.cut()
@@ -270,8 +265,8 @@ async def test_a_container_that_was_started_again_meanwhile_loses_the_command(do
         assert (await place.run(sh("echo again"))).stdout == b"again\n"
 
 
-async def test_what_a_later_owner_took_over_is_nobody_elses_to_go_on_with(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with over_a_wire(docker, busybox, tmp_path) as (line, here, place):
+async def test_what_a_later_owner_took_over_is_nobody_elses_to_go_on_with(docker: EngineEndpoint, busybox: str) -> None:
+    async with over_a_wire(docker, busybox) as (line, here, place):
         under_way = asyncio.ensure_future(place.run(sh("touch /tmp/began; sleep 50", attempt="one")))
         await began(here, place, "/tmp/began")
         await line.cut()

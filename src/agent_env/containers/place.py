@@ -1,4 +1,4 @@
-"""A container as a place: the whole contract over the helper that is its first process, through one engine exec."""
+"""A container as a place: the whole contract over the helper that is its first process."""
 
 from __future__ import annotations
 
