@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from agent_env.containers.beside import reach
+from agent_env.containers.direct import reach
 from agent_env.containers.engine import Engine
 from agent_env.containers.large import copy_out
 from agent_env.containers.pulse import Pulse

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from agent_env.containers import ContainerPlace, Engine, EngineEndpoint, attach, beside, objects
+from agent_env.containers import ContainerPlace, Engine, EngineEndpoint, attach, direct, objects
 from agent_env.containers.spec import Privileges
 from agent_env.defaults import DEFAULT_LIMITS
 from agent_env.places import Command
@@ -77,12 +77,12 @@ async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
     asked, spawned = objects.inspect, subprocess.Popen
     async with bench(docker, busybox) as here:
         place, other = await here.deploy(), await here.deploy()
-        with asleep() as beside_all, asleep() as dead:
+        with asleep() as stranger, asleep() as dead:
             dead.kill()
             dead.wait()
             number: Any = {
                 "another container's": (await asked(here.engine, other.id))["State"]["Pid"],
-                "nobody's in a container": beside_all.pid,
+                "nobody's in a container": stranger.pid,
                 "nobody's any more": dead.pid,
                 "no process": 0,
                 "no number": "1",
@@ -98,7 +98,7 @@ async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
             with monkeypatch.context() as patched:
                 patched.setattr(objects, "inspect", mistaken)
                 patched.setattr(subprocess, "Popen", unasked)
-                assert await beside.reach(here.engine, place.id, place.facts.told.socket) is None
+                assert await direct.reach(here.engine, place.id, place.facts.told.socket) is None
                 later = await attach(here.engine, place.id, token=here.token, epoch=2)
             assert subprocess.Popen is spawned
             assert (await later.run(sh("echo through the engine"))).stdout == b"through the engine\n"
@@ -112,24 +112,24 @@ async def test_whoever_may_not_step_in_does_not_try(docker: EngineEndpoint, busy
         for effective, engine_is in ((1001, {"rootless": False}), (0, {"on_this_machine": False})):
             here.engine._info = replace(await here.engine.info(), **engine_is)
             monkeypatch.setattr(os, "geteuid", lambda found=effective: found)
-            assert await beside.reach(here.engine, place.id, place.facts.told.socket) is None
+            assert await direct.reach(here.engine, place.id, place.facts.told.socket) is None
 
 
 async def test_where_nobody_listens_or_somebody_else_does_nothing_is_taken_and_nothing_left() -> None:
     name = f"agentenv-test-{secrets.token_hex(8)}"
     with asleep() as process, socket.socket(socket.AF_UNIX) as impostor:
         held = os.pidfd_open(process.pid)
-        waiting = asyncio.ensure_future(beside._connected(held, process.pid, name))
+        waiting = asyncio.ensure_future(direct._connected(held, process.pid, name))
         await poll(having_children(2), within_seconds=within(5), what="somebody who looks for it", limits=DEFAULT_LIMITS)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert await having_children(1)()
         with pytest.raises(ConnectionError, match="handed over"):
-            await beside._connected(held, process.pid, name)
+            await direct._connected(held, process.pid, name)
         impostor.bind(f"\0{name}")
         impostor.listen()
         with pytest.raises(ConnectionError, match="another process"):
-            await beside._connected(held, process.pid, name)
+            await direct._connected(held, process.pid, name)
         os.close(held)
 
 
@@ -143,7 +143,7 @@ async def test_a_container_with_users_of_its_own_trusts_who_becomes_its_root() -
 
         first = await poll(started, within_seconds=within(10), what="the helper", limits=DEFAULT_LIMITS)
         held = os.pidfd_open(first.pid)
-        connection = await over_socket(await beside._connected(held, first.pid, name), "a container")
+        connection = await over_socket(await direct._connected(held, first.pid, name), "a container")
         os.close(held)
         await configure(connection, HelperConfig(token="t", epoch=1, hold=True), DEFAULT_LIMITS)
         connection.close()
