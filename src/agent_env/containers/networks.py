@@ -59,7 +59,7 @@ class Network:
 async def shared_network(engine: Engine, home: str) -> Network:
     """The installation's network for containers that stand alone: they reach the outside, and nobody of each other.
 
-    Made when there is none, or none with an address left. Whoever makes it at the same time mostly ends up with the same one. It may be gone
+    Made when there is none, or none with an address left. Whoever makes it at the same time mostly ends with the same one. It may be gone
     before it is joined (see `release_shared`): `ContainerSpec.network == SHARED` goes on with another then.
 
     Args:
