@@ -145,6 +145,17 @@ def test_unknown_run_is_one_line_and_exit_code_2(cli: Cli) -> None:
         assert "Traceback" not in answer.all
 
 
+def test_a_run_is_named_without_its_prefix_too_and_where_that_could_be_another_name_the_hint_says_it_whole(cli: Cli) -> None:
+    run_id = one_run(cli, PASSING)
+    short = run_id.removeprefix("run-")[:6]
+    assert cli("runs", "show", short, "--json").json["run_id"] == run_id
+    group = cli("runs", "show", run_id, "--json").json["group_id"]
+    assert [run["run_id"] for run in cli("runs", "list", "--group", group[:12], "--json").json["runs"]] == [run_id]
+    for command in (["env", "rm"], ["agent", "rm"], ["env", "check"], ["agent", "validate"]):
+        answer = cli(*command, short)
+        assert (answer.code, f"write all of its id: {run_id}" in answer.err) == (2, True), answer.all
+
+
 @pytest.mark.parametrize(
     "command", [["runs", "rm"], ["runs", "diff"], ["task", "rm"], ["artifact", "rm"], ["env", "rm"], ["agent", "rm"], ["secret", "rm"]]
 )

@@ -341,9 +341,20 @@ def test_a_run_is_found_by_the_beginning_of_its_id_or_its_instance(journal: Jour
     assert journal.find_run("run-abd-inst").run_id == "run-abd"
     with pytest.raises(UsageError, match="run-ab, run-abc, run-abd"):
         journal.find_run("run-a")
+    assert journal.find_run("abc").run_id == "run-abc"
+    with pytest.raises(UsageError, match="run-ab, run-abc, run-abd"):
+        journal.find_run("a")
     for nothing in ("run-y", "", "%"):
         with pytest.raises(NotFoundError):
             journal.find_run(nothing)
+
+
+def test_a_group_is_found_by_the_beginning_of_its_id(journal: Journal) -> None:
+    for number, group in enumerate(("group-ab", "group-ab", "group-ac", "7f")):
+        asyncio.run(journal.create_run(NewRun(f"run-{number}", f"{number}-inst", "t", group_id=group)))
+    assert [journal.find_group(text) for text in ("ab", "group-ac", "7", "group-b", "")] == ["group-ab", "group-ac", "7f", None, None]
+    with pytest.raises(UsageError, match="group-ab, group-ac"):
+        journal.find_group("a")
 
 
 def test_a_run_is_deleted_only_when_nobody_owns_it_and_nothing_of_it_is_left(db: Database, journal: Journal) -> None:

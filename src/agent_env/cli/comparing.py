@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.files import RESULTS
 from agent_env.cli.output import line, table
-from agent_env.errors import UsageError
+from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow
@@ -59,8 +59,16 @@ def named_group(text: str) -> str:
 
 
 def runs_of_group(journal: Journal, group_id: str) -> list[RunRow]:
-    """Every run of a group; none when there is no such group."""
-    return list(chain.from_iterable(_pages(journal, group_id)))
+    """Every run of a group, by its id, or by the first letters of that where no run begins so; none when there is no such group."""
+    if not (found := list(chain.from_iterable(_pages(journal, group_id)))):
+        try:
+            journal.find_run(group_id)
+        except NotFoundError:
+            if whole := journal.find_group(group_id):
+                found = list(chain.from_iterable(_pages(journal, whole)))
+        except UsageError:  # several runs, which whoever looks for one is told
+            pass
+    return found
 
 
 def compared(left: Sequence[RunRow], right: Sequence[RunRow]) -> dict[str, dict[str, Any]]:

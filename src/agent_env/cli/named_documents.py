@@ -24,12 +24,13 @@ def planned(kind: BundleKind, what: str, stores: Stores, id: str | None = None) 
         ProblemsError: Everything wrong with it.
     """
     from agent_env.bundles.single_plans import plan_named, plan_single, unknown_name
+    from agent_env.cli.session import or_run
 
     if is_folder(what):
         return plan_single(kind, Path(what).expanduser(), stores, id=id)
     found = plan_named(kind, what, stores)
     if found is None:
-        raise unknown_name(kind, what, stores)
+        raise or_run(unknown_name(kind, what, stores), what, stores)
     return found
 
 

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent_env.config import Config
     from agent_env.engine import Engine
     from agent_env.engine.options import Stores
-    from agent_env.errors import Problem
+    from agent_env.errors import NotFoundError, Problem
     from agent_env.places import Place
     from agent_env.stores import RunRow, StoredRun
     from agent_env.stores.opening import Memory
@@ -146,13 +146,21 @@ def stores_of(memory: Memory, config: Config | None = None) -> Stores:
 
 
 def find_run(stores: Memory | Stores, prefix: str) -> RunRow:
-    """The run of that id, or whose id starts so.
+    """The run of that id, or whose id starts so, also without its `run-`.
 
     Raises:
         NotFoundError: There is none.
         UsageError: Several start so; the message lists them.
     """
     return stores.journal.find_run(prefix)
+
+
+def or_run(error: NotFoundError, text: str, stores: Memory | Stores) -> NotFoundError:
+    """What is said of a name that nothing has, where the id of a run may stand as well: there, only `run-` makes it one."""
+    id, colon, place = text.partition(":")
+    with suppress(UserError):
+        error.hint = f"of a run, write all of its id: {find_run(stores, id).run_id}{colon}{place}"
+    return error
 
 
 def context_of(stored: StoredRun) -> dict[str, Any]:

@@ -10,9 +10,9 @@ import click
 
 from agent_env.cli.frame import same_command
 from agent_env.cli.output import json_option, line, moment, note, table, write_json
-from agent_env.cli.session import find_run, opened_engine, opened_stores, run_async
+from agent_env.cli.session import find_run, opened_engine, opened_stores, or_run, run_async
 from agent_env.diagnostics import each
-from agent_env.errors import UsageError
+from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
@@ -131,7 +131,7 @@ def list_newest(
             note(f"more: {same_command(offset=offset + limit)}")
 
 
-def remove(collection: str, ids: Sequence[str], version: int | None, *, as_json: bool) -> None:
+def remove(collection: str, ids: Sequence[str], version: int | None, *, as_json: bool, runs_too: bool = False) -> None:
     """Removes documents, all or none.
 
     Args:
@@ -139,12 +139,20 @@ def remove(collection: str, ids: Sequence[str], version: int | None, *, as_json:
         ids: Which.
         version: Only this one; None is all.
         as_json: For programs.
+        runs_too: The command takes ids of runs as well.
 
     Raises:
         NotFoundError: One is not there.
     """
     with opened_stores() as stores:
-        each(lambda id: stores.documents.named(collection, id, version), ids)
+
+        def look_for(id: str) -> None:
+            try:
+                stores.documents.named(collection, id, version)
+            except NotFoundError as error:
+                raise or_run(error, id, stores) if runs_too else error from None
+
+        each(look_for, ids)
         for id in ids:
             stores.documents.delete(collection, id, version)
     if as_json:
@@ -173,7 +181,7 @@ def take_down_or_remove(collection: str, targets: Sequence[str], version: int | 
     if runs and len(runs) < len(targets):
         raise UsageError("runs and ids of what is stored are removed one kind at a time")
     if not runs:
-        remove(collection, targets, version, as_json=as_json)
+        remove(collection, targets, version, as_json=as_json, runs_too=True)
         return 0
 
     async def work() -> list[tuple[str, TeardownReport]]:

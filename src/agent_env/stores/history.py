@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_env.errors import NotFoundError, UsageError
@@ -112,23 +113,38 @@ class History:
         return [self._run_row(row) for row in self._db.read(lambda tx: tx.execute(sql, params))]
 
     def find_run(self, prefix: str) -> RunRow:
-        """The run whose id begins so, or whose instance id is this.
+        """The run whose id begins so, with `run-` before it or without, or whose instance id is this.
 
         Raises:
             NotFoundError: There is none.
             UsageError: There are several.
         """
-        sql = f"SELECT {_RUN_COLUMNS} FROM runs WHERE run_id >= :low AND run_id < :high ORDER BY run_id LIMIT :limit"
-        params = {"low": prefix, "high": prefix + _LAST_CHARACTER, "limit": _AMBIGUOUS}
-        rows = self._db.read(lambda tx: tx.execute(sql, params)) if prefix else []
-        if len(rows) == 1 or (rows and rows[0].run_id == prefix):
-            return self._run_row(rows[0])
-        if rows:
-            raise UsageError(f"several runs begin with {prefix!r}: {', '.join(row.run_id for row in rows)} …", hint="write more of the id")
+        if found := self._beginning("run_id", prefix, "run-", "runs"):
+            return self.run(found)
         by_instance = self.list_runs(instance=prefix, limit=1)
         if not by_instance:
             raise NotFoundError(f"there is no run {prefix!r}", concerns=prefix, hint="agent-env runs list")
         return by_instance[0]
+
+    def find_group(self, prefix: str) -> str | None:
+        """The group whose id begins so, with `group-` before it or without; None when there is none.
+
+        Raises:
+            UsageError: There are several.
+        """
+        return self._beginning("group_id", prefix, "group-", "groups of runs")
+
+    def _beginning(self, column: str, prefix: str, before: str, what: str) -> str | None:
+        """The one id in a column of the runs that begins so, as it is written or with what stands before such ids."""
+        sql = f"SELECT DISTINCT {column} AS id FROM runs WHERE {column} >= :low AND {column} < :high ORDER BY {column} LIMIT :limit"
+        for start in (prefix, f"{before}{prefix}") if prefix else ():
+            params = {"low": start, "high": start + _LAST_CHARACTER, "limit": _AMBIGUOUS}
+            found = [row.id for row in self._db.read(partial(_rows, sql, params))]
+            if len(found) > 1 and found[0] != start:
+                raise UsageError(f"several {what} begin with {prefix!r}: {', '.join(found)} …", hint="write more of the id")
+            if found:
+                return str(found[0])
+        return None
 
     def is_owned(self, run_id: str) -> bool:
         """Whether a live process owns the run, by the same rule as `claim`."""
@@ -254,6 +270,10 @@ class History:
 
     def _review_row(self, row: Row) -> ReviewRow:
         return ReviewRow(**{**row, "upstream": self._packing.unpack(row.upstream)})
+
+
+def _rows(sql: str, params: Mapping[str, Any], tx: Connection) -> Sequence[Row]:
+    return tx.execute(sql, params)
 
 
 def _where(conditions: Sequence[str]) -> str:

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pause_on_failure: bool, quiet: bool, as_json: bool) -> int:
     """Go on with an interrupted run at its first unfinished step, in the same sandboxes.
 
-    RUN is a run's id or its first letters. Finished steps do not run again, unless their sandbox is gone: a run that was cancelled or
-    failed had its sandboxes removed (unless they were kept), so what was done in them is done again in new ones, as `run --resume` does.
-    Sandboxes that were lost otherwise are made again with --redeploy only. Of a run that is finished the scores are shown.
+    RUN is a run's id or its first letters, with or without `run-`. Finished steps do not run again, unless their sandbox is gone: a run
+    that was cancelled or failed had its sandboxes removed (unless they were kept), so what was done in them is done again in new ones,
+    as `run --resume` does. Sandboxes that were lost otherwise are made again with --redeploy only. Of a run that is finished the scores
+    are shown.
     """
     from agent_env.bundles.verdict import Result
     from agent_env.cli.batch import Agenda, Presentation, conclude, cut_short_by

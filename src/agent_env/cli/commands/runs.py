@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def runs() -> None:
     """List, show, follow, cancel, compare and remove runs.
 
-    RUN is a run's id or its first letters.
+    RUN is a run's id or its first letters, with or without `run-`.
     """
 
 
@@ -46,6 +46,7 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
 
     with opened_stores() as stores:
         older = find_run(stores, before).run_id if before else None
+        group = group and (stores.journal.find_group(group) or group)
         found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit + 1, before=older)
         found, further = found[:limit], len(found) > limit
         stopped = {run.run_id for run in found if interrupted(stores.journal, run)}
