@@ -143,7 +143,9 @@ async def test_a_container_with_users_of_its_own_trusts_who_becomes_its_root() -
 
         first = await poll(started, within_seconds=within(10), what="the helper", limits=DEFAULT_LIMITS)
         held = os.pidfd_open(first.pid)
-        connection = await over_socket(await direct._connected(held, first.pid, name), "a container")
+        link = await direct._connected(held, first.pid, name)
+        assert not link.get_inheritable()
+        connection = await over_socket(link, "a container")
         os.close(held)
         await configure(connection, HelperConfig(token="t", epoch=1, hold=True), DEFAULT_LIMITS)
         connection.close()

@@ -116,7 +116,7 @@ async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
             await handed.wait()
         finally:
             loop.remove_reader(ours)
-        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
     if not descriptors:
         raise ConnectionError("nothing was handed over")
     link = socket.socket(fileno=descriptors[0])
