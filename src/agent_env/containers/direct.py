@@ -116,10 +116,11 @@ async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
             await handed.wait()
         finally:
             loop.remove_reader(ours)
-        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)  # which passes no flags on
     if not descriptors:
         raise ConnectionError("nothing was handed over")
     link = socket.socket(fileno=descriptors[0])
+    link.set_inheritable(False)
     link.setblocking(False)
     if _CREDENTIALS.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0] != first:
         link.close()
