@@ -210,6 +210,17 @@ def test_an_owner_elsewhere_is_replaced_once_it_has_been_silent_for_the_lease(db
     assert asyncio.run(journal.claim("run-1")).epoch == 3
 
 
+def test_a_living_owner_is_to_be_stopped_gently_and_killed_only_when_it_hangs(db: Database, journal: Journal) -> None:
+    new(journal)
+    for silent, hangs in ((0, False), (db.limits.lease_seconds + 1, True)):
+        pretend_owner(db, HERE, silent_seconds=silent)
+        with pytest.raises(RunOwnedError) as refused:
+            asyncio.run(journal.claim("run-1"))
+        assert refused.value.hint is not None
+        assert refused.value.hint.startswith("wait for it, or stop it: agent-env runs cancel run-1, or Ctrl-C where it runs")
+        assert (f"kill -9 {HERE.pid}" in refused.value.hint) == hangs
+
+
 class JumpingClock:
     """A wall clock that an operator sets to and fro."""
 

@@ -31,16 +31,22 @@ def claim(tx: Connection, run_id: str, me: Owner, *, takeover: bool, lease_secon
     )[0]
     owner = owner_of(row.owner)
     if owner is not None and not takeover and is_alive(owner, row.silent, lease_seconds):
-        raise RunOwnedError(
-            f"run {run_id} belongs to {owner}",
-            concerns=run_id,
-            hint=f"wait for it, or stop it: agent-env runs cancel {run_id}; one that hangs is ended where it runs: kill -9 {owner.pid}",
-        )
+        raise RunOwnedError(f"run {run_id} belongs to {owner}", concerns=run_id, hint=_how_to_end(run_id, owner, row.silent, lease_seconds))
     tx.change(
         f"UPDATE runs SET owner = :owner, epoch = epoch + 1, heartbeat_at = {tx.clock_sql} WHERE run_id = :run",
         {"owner": dump(me.to_json()), "run": run_id},
     )
     return Lease(run_id, row.epoch + 1, me)
+
+
+def _how_to_end(run_id: str, owner: Owner, silent_seconds: float | None, lease_seconds: float) -> str:
+    """What to do about a run that somebody has. Only of a process that gives no sign of life any more, to kill it."""
+    gently = f"wait for it, or stop it: agent-env runs cancel {run_id}, or Ctrl-C where it runs"
+    if silent_seconds is None or silent_seconds < lease_seconds:
+        return gently
+    return (
+        f"{gently}; it has given no sign of life for {silent_seconds:.0f} s: where neither helps, it is ended by kill -9 {owner.pid} there"
+    )
 
 
 def hold(tx: Connection, lease: Lease) -> None:
