@@ -51,6 +51,7 @@ def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
     assert offered(cli, "cp", "run-") == [f"{known}:/"]
     assert offered(cli, "resume", known, "--decide", "c") == ["check=repeat", "check=done"]
     assert offered(cli, "runs", "review", known, "b") == ["box"]
+    assert offered(cli, "runs", "logs", known, "--step", "b") == ["box"]
     assert offered(cli, "run", "he") == ["hello"]
     assert offered(cli, "run", "''", "--conc") == ["--concurrency"]
     assert offered(cli, "run", "stor") == ["stored"]

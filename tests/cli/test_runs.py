@@ -180,6 +180,13 @@ def test_logs_tell_every_event_in_order_and_follow_ends_with_the_run(cli: Cli) -
     followed = cli("runs", "logs", run_id, "--follow", "--json")
     assert [json.loads(text)["seq"] for text in followed.out.splitlines()] == [event["seq"] for event in events]
     assert cli("runs", "logs", run_id, "--json", "--after", str(len(events))).json["events"] == []
+    of_step = [event for event in events if event["step_id"] == "check"]
+    assert cli("runs", "logs", run_id, "--step", "check", "--json").json["events"] == of_step != []
+    followed = cli("runs", "logs", run_id, "--step", "check", "--follow", "--json")
+    assert [json.loads(text) for text in followed.out.splitlines()] == of_step
+    assert {line.split()[3] for line in cli("runs", "logs", run_id, "--step", "check").out.splitlines()} == {"check"}
+    unknown = cli("runs", "logs", run_id, "--step", "chekc", "--step", "nope")
+    assert (unknown.code, "did you mean 'check'?" in unknown.err, "it has box, check" in unknown.err) == (2, True, True), unknown.err
 
 
 def test_what_a_failed_script_printed_is_kept_and_its_error_is_one_line(cli: Cli) -> None:

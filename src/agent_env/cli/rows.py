@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.verdict import ERROR_KEYS
+from agent_env.diagnostics import each
 from agent_env.documents.updates import SetMetadata, decode
+from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
@@ -71,6 +73,26 @@ def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
 def step_types(stored: StoredRun) -> dict[str, str]:
     """The type of each step of a run's task, by its id."""
     return {step["id"]: step["type"] for step in (stored.task or {}).get("steps", ())}
+
+
+def refuse_unknown_steps(stored: StoredRun, steps: Sequence[str]) -> None:
+    """Raises what there is to say of steps that are none of a run's task, all at once.
+
+    Raises:
+        UserError: One is none; names those of near spelling, or all that there are.
+    """
+    from agent_env.documents.spelling import near
+
+    known = step_types(stored)
+    there = f"it has {', '.join(known)}"
+
+    def look_for(step: str) -> None:
+        if step not in known:
+            meant = near(step, known)
+            hint = f"did you mean {meant!r}?" if meant else there
+            raise NotFoundError(f"{stored.run.run_id} has no step {step!r}", concerns=step, hint=hint)
+
+    each(look_for, steps)
 
 
 def details_json(stored: StoredRun, *, stopped: bool, said: Mapping[str, str] | None = None) -> dict[str, Any]:

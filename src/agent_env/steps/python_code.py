@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -107,7 +108,7 @@ class PythonCode:
         said = marked(completed.stderr, completed.stderr_dropped_bytes)
         out = marked(completed.stdout, completed.stdout_dropped_bytes)
         words = f": {uncaught(said) or said or out}" if said or out else ""
-        hint = "all that it printed: agent-env runs logs RUN" if uncaught(said) else None
+        hint = f"all that it printed: agent-env runs logs RUN --step {shlex.quote(self.step_id)}" if uncaught(said) else None
         match completed.ending:
             case Ending.LOST:
                 message = f"{self.label}: its outcome was lost: {completed.detail or 'the connection broke'}"

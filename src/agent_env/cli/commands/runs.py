@@ -135,33 +135,36 @@ def trajectory(*, run: str, prompt: str | None, full: bool, traces: bool, follow
 @click.argument("run", shell_complete=RUNS)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens now, until the run is over.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="Only events after this number.")
+@click.option("--step", "steps", metavar="ID", multiple=True, shell_complete=STEPS, help="Only what happened in this step. Repeatable.")
 @json_option
-def logs(run: str, follow: bool, after: int, as_json: bool) -> None:
+def logs(run: str, follow: bool, after: int, steps: tuple[str, ...], as_json: bool) -> None:
     """Print a run's events, and what its scripts printed. With --json: one object, or with --follow one object a line."""
     from agent_env.cli.following import follow_events, stored_events
-    from agent_env.cli.rows import event_json, with_printed
+    from agent_env.cli.rows import event_json, refuse_unknown_steps, with_printed
 
     config = configuration()
     with opened_stores(config) as stores:
         run_id = find_run(stores, run).run_id
+        if steps:
+            refuse_unknown_steps(stores.journal.load(run_id), steps)
+
+        def wanted(step_id: str | None) -> bool:
+            return not steps or step_id in steps
 
         def stored(after: int) -> Iterator[dict[str, Any]]:
-            return (with_printed(event_json(event), stores.journal) for event in stored_events(stores.journal, run_id, after))
+            found = (event for event in stored_events(stores.journal, run_id, after) if wanted(event.step_id))
+            return (with_printed(event_json(event), stores.journal) for event in found)
+
+        def show(event: dict[str, Any]) -> None:
+            if wanted(event["step_id"]):
+                print_event(with_printed(event, stores.journal), as_json=as_json)
 
         if as_json and not follow:
             write_json({"run_id": run_id, "events": list(stored(after))})
             return
         seen = print_events(stored(after), as_json=as_json, after=after)
         if follow:
-            seen = run_async(
-                lambda: follow_events(
-                    config,
-                    run_id,
-                    after=seen,
-                    show=lambda event: print_event(with_printed(event, stores.journal), as_json=as_json),
-                    is_owned=lambda: stores.journal.is_owned(run_id),
-                )
-            )
+            seen = run_async(lambda: follow_events(config, run_id, after=seen, show=show, is_owned=lambda: stores.journal.is_owned(run_id)))
             # It may have ended before we listened, or its process in the middle of telling.
             print_events(stored(seen), as_json=as_json, after=seen)
 
