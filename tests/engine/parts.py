@@ -164,7 +164,9 @@ class Tell(Step, type="t_tell"):
         value = run.secret(self.secret)
         run.progress(f"the key is {value}")
         if self.fail:
-            raise RunCodeExecutionError(f"denied for {value}", hint=f"check {value}")
+            error = RunCodeExecutionError(f"denied for {value}", hint=f"check {value}")
+            error.evidence = [SetMetadata(("script_logs", self.id), {"stderr": f"key={value}"})]
+            raise error
         return Noted((SetMetadata(("script_results", self.id), {"out": f"key={value}", "token": "harmless"}),))
 
 

@@ -173,6 +173,7 @@ def test_c13_a_secret_is_in_no_event_error_result_or_file_of_the_state_folder(tm
             said = json.dumps([event.to_json() for event in watcher.events]) + json.dumps(outcome.error) + json.dumps(outcome.context)
             assert "canary" not in said
             assert outcome.context["metadata"]["script_results"]["ok"] == {"out": "key=***", "token": "harmless"}
+            assert outcome.context["metadata"]["script_logs"]["no"] == {"stderr": "key=***"}
             assert outcome.context["metadata"]["user_overrides"] == {"sandbox": "local"}
 
     run(whole())
