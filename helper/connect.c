@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -121,7 +122,9 @@ static bool hand_over(int to, int fd)
 
 /* FD stands for the container's first process, so that a number which another process has got meanwhile is nobody else's. Only what has a
  * number in the container's process namespace is trusted there (container.c), and that a child alone can have: the child connects, hands the
- * connection over on standard input, and is gone. Whose container has users of its own becomes its root first. */
+ * connection over on standard input, and is gone. Whose container has users of its own becomes its root first.
+ * No container ends while a child of somebody outside is left in it unreaped. So the child is waited for, and whoever wants no more of this
+ * program closes the other end of its standard input, upon which it ends the child, which the container may have stopped, and itself. */
 int reach_main(int argc, char **argv)
 {
     if (argc != 3) return 2;
@@ -135,5 +138,9 @@ int reach_main(int argc, char **argv)
         int fd = container_connect(argv[1]);
         _exit(fd >= 0 && hand_over(0, fd) ? 0 : 1);
     }
-    return child > 0 && waitpid(child, &status, 0) == child && !status ? 0 : 1;
+    if (child < 0) return 1;
+    struct pollfd p[2] = {{0, 0, 0}, {(int)syscall(SYS_pidfd_open, child, 0), POLLIN, 0}};
+    while (p[1].fd >= 0 && poll(p, 2, -1) < 0 && errno == EINTR) continue;
+    kill(child, SIGKILL);
+    return waitpid(child, &status, 0) == child && !status ? 0 : 1;
 }

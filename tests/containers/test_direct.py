@@ -121,9 +121,12 @@ async def test_where_nobody_listens_or_somebody_else_does_nothing_is_taken_and_n
         held = os.pidfd_open(process.pid)
         waiting = asyncio.ensure_future(direct._connected(held, process.pid, name))
         await poll(having_children(2), within_seconds=within(5), what="somebody who looks for it", limits=DEFAULT_LIMITS)
+        inside = await poll(child_of_reach, within_seconds=within(5), what="its child in the container", limits=DEFAULT_LIMITS)
+        inside.suspend()  # as the container's root may
         waiting.cancel()
         await asyncio.wait([waiting])
         assert await having_children(1)()
+        assert not psutil.pid_exists(inside.pid), "unreaped, it would keep its container from ending"
         with pytest.raises(ConnectionError, match="handed over"):
             await direct._connected(held, process.pid, name)
         impostor.bind(f"\0{name}")
@@ -166,6 +169,10 @@ def process_of(*words: str) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+async def child_of_reach() -> psutil.Process | None:
+    return next((each for outer in psutil.Process().children() for each in outer.children() if "reach" in each.cmdline()), None)
 
 
 def having_children(count: int):

@@ -130,20 +130,21 @@ async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
 
 @contextmanager
 def _reaching(held: int, listens_on: str) -> Iterator[socket.socket]:
-    """Our end of the socket over which the connection is handed over."""
+    """Our end of the socket over which the connection is handed over. Afterwards nothing of it is left in the container."""
     ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            process: subprocess.Popen[bytes] = subprocess.Popen(
-                [str(binary_path()), "reach", listens_on, str(held)],
-                env={},
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[held],
-            )
+    with ours, theirs:
+        process: subprocess.Popen[bytes] = subprocess.Popen(
+            ["helper", "reach", listens_on, str(held)],  # the container sees these words, and none of this machine's paths
+            executable=binary_path(),
+            env={},
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[held],
+        )
+        theirs.close()
         try:
             yield ours
         finally:
-            process.kill()  # it has done its work, or nobody waits for it any more
+            ours.close()  # which ends it, if it has not ended yet
             process.wait()
