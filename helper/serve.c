@@ -71,10 +71,20 @@ void conn_end(struct conn *c)
     forward_detach(c);
 }
 
+/* Anything in the place may connect and say nothing. Where that has taken every connection, the one that has said nothing for longest goes. */
+static void conn_make_room(void)
+{
+    struct conn *silent = NULL;
+    for (struct conn *c = g.conns; c && g.conn_count >= MAX_CONNECTIONS; c = c->next)
+        if (!c->dead && !c->greeted) silent = c; /* the latest come first */
+    if (silent) conn_end(silent);
+}
+
 static void conn_accept(void)
 {
     static uint64_t accepted;
     for (int fd; (fd = accept4(g.listen, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
+        conn_make_room();
         struct conn *c = g.conn_count < MAX_CONNECTIONS ? calloc(1, sizeof *c) : NULL;
         if (!c) {
             close(fd);

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -20,13 +21,16 @@ from agent_env.errors import DeadlineError, LaunchError, SandboxUnavailableError
 from agent_env.places import Command, Ending, Place, Upload
 from agent_env.places.helper import HelperConfig, binary_path, connect
 from agent_env.places.helper.connection import Connection
-from agent_env.places.helper.greeting import greet
+from agent_env.places.helper.greeting import connected_socket, greet
 from agent_env.places.place import RESULT_VARIABLE
 from agent_env.waiting import poll
 from tests.busy import lasting, within
 from tests.helper.living import ENV, TOKEN, UNSHARE, end, helper, launch, launch_anywhere, short, tagged
 from tests.helper.test_commands import AS_INIT, content, sh, until_gone, until_tagged
 from tests.processes import is_alive
+
+MAX_CONNECTIONS = 64
+"""As in `helper.h`."""
 
 
 async def test_a_helper_place_is_a_place() -> None:
@@ -67,6 +71,18 @@ async def test_d3_an_older_epoch_is_refused_and_its_connection_is_cut_when_a_new
         assert (await new.run(Command(["true"]))).ok
         await again.aclose()
         await new.aclose()
+
+
+async def test_callers_that_say_nothing_keep_no_owner_out() -> None:
+    """Anything in a place may connect to its helper, and as often as it likes."""
+    async with helper() as (living, old):
+        with ExitStack() as stack:
+            silent = [stack.enter_context(connected_socket(living.socket)) for _ in range(MAX_CONNECTIONS + 10)]
+            assert (await old.run(Command(["true"]))).ok
+            new = await living.connect(epoch=2)
+            assert (await new.run(Command(["true"]))).ok
+            await new.aclose()
+            assert silent[0].recv(1) == b"", "it has been silent for longest"
 
 
 async def test_d3_a_configured_epoch_is_the_least_that_is_heard() -> None:
