@@ -30,6 +30,9 @@ from tests.container_engine import Bench, bench
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="agentenv-capability-missing: root")
 
+PATIENT = replace(DEFAULT_LIMITS, engine_knows_seconds=within(20))
+"""So that a busy machine does not lead it through the engine."""
+
 
 def sh(text: str) -> Command:
     return Command(["sh", "-c", text])
@@ -40,10 +43,10 @@ async def execs_of(here: Bench, place: ContainerPlace) -> int:
 
 
 async def test_the_engine_is_asked_for_no_exec(docker: EngineEndpoint, busybox: str) -> None:
-    async with bench(docker, busybox) as here:
+    async with bench(docker, busybox, PATIENT) as here:
         place = await here.deploy(secrets={"KEY": "told"})
         assert (await place.run(sh("echo $KEY; id -u"))).stdout == b"told\n0\n"
-        async with Engine(docker) as another:
+        async with Engine(docker, limits=PATIENT) as another:
             later = await attach(another, place.id, token=here.token, epoch=2)
             assert (await later.run(sh("ps"))).stdout.count(b"helper") == (await later.run(sh("ps"))).stdout.count(b"helper serve")
             await later.aclose()
@@ -52,7 +55,11 @@ async def test_the_engine_is_asked_for_no_exec(docker: EngineEndpoint, busybox: 
 
 
 async def test_a_connection_outlives_the_engines(docker: EngineEndpoint, busybox: str, tmp_path: Path) -> None:
-    async with bench(docker, busybox) as here, wire(docker, tmp_path / "engine.sock") as line, Engine(line.endpoint) as engine:
+    async with (
+        bench(docker, busybox, PATIENT) as here,
+        wire(docker, tmp_path / "engine.sock") as line,
+        Engine(line.endpoint, limits=PATIENT) as engine,
+    ):
         made = await here.deploy()
         place = await attach(engine, made.id, token=here.token, epoch=2)
         under_way = asyncio.ensure_future(place.run(sh("echo before; until [ -e /tmp/go ]; do sleep 0.05; done; echo after")))
@@ -104,6 +111,27 @@ async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
             assert (await later.run(sh("echo through the engine"))).stdout == b"through the engine\n"
             assert await execs_of(here, place) == 1
             await later.aclose()
+
+
+async def test_a_process_that_never_becomes_the_helper_is_waited_for_once(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under gVisor and Kata, whose containers have another kernel: their engines name what runs that."""
+    asked = objects.inspect
+    async with bench(docker, busybox) as here:
+        place = await here.deploy()
+        said = await asked(here.engine, place.id)
+        sleeping = next(each for each in psutil.Process(said["State"]["Pid"]).children(recursive=True) if each.cmdline()[0] == "sleep")
+
+        async def mistaken(engine: Engine, container_id: str) -> dict[str, Any]:
+            return {**said, "State": {**said["State"], "Pid": sleeping.pid}}
+
+        monkeypatch.setattr(objects, "inspect", mistaken)
+        async with asyncio.timeout(within(20)):
+            for seconds in (0.01, 1000):
+                here.engine.limits = replace(here.engine.limits, engine_knows_seconds=seconds)
+                assert await direct.reach(here.engine, place.id, place.facts.told.socket) is None
+                assert here.engine.strangers == {b"sleep"}
 
 
 async def test_whoever_may_not_step_in_does_not_try(docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch) -> None:

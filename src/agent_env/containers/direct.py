@@ -64,8 +64,8 @@ async def reach(engine: Engine, container_id: str, listens_on: str) -> Reached |
     seconds = engine.limits.engine_knows_seconds
     try:
         with _held(first) as held:
+            await _is_helper(engine, first, held, container_id)
             async with deadline(seconds, f"stepping into {container_id[:12]}"):
-                await poll(lambda: _is_helper(first, held, container_id), within_seconds=seconds, what="its helper")
                 return Reached(await _connected(held, first, listens_on), life_of(said))
     except (OSError, DeadlineError, UnsupportedError):
         return None
@@ -86,20 +86,40 @@ def _held(number: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-async def _is_helper(number: int, held: int, container_id: str) -> bool | None:
-    """True once it is; None while it may become it, since an engine calls a container started a moment before its program runs.
+async def _is_helper(engine: Engine, number: int, held: int, container_id: str) -> None:
+    """Waits for what may become it, since an engine calls a container started a moment before its program runs.
 
     Raises:
         OSError: It is gone.
-        UnsupportedError: It is another container's, or it cannot be told whose it is.
+        UnsupportedError: It is another container's, or it cannot be told whose it is, or what is called so never became a helper.
+        DeadlineError: It has not become one. What is called so is not waited for again.
     """
+    called = b""
+
+    async def become() -> bool | None:
+        nonlocal called
+        words = _words_of(number, held, container_id)
+        called = words.partition(b"\0")[0]
+        if called in engine.strangers:
+            raise UnsupportedError(f"the container {container_id} runs under another kernel")
+        return words.startswith(_WORDS) or None
+
+    try:
+        await poll(become, within_seconds=engine.limits.engine_knows_seconds, what="its helper")
+    except DeadlineError:
+        engine.strangers.update({called} - {b""})
+        raise
+
+
+def _words_of(number: int, held: int, container_id: str) -> bytes:
+    """The command line of a process of this container."""
     folder = Path(f"/proc/{number}")
     groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
     if select.select([held], [], [], 0)[0]:
         raise ProcessLookupError(number)
     if container_id not in groups:
         raise UnsupportedError(f"the process {number} is not known to be of the container {container_id}")
-    return True if words.startswith(_WORDS) else None
+    return words
 
 
 async def _connected(held: int, first: int, listens_on: str) -> socket.socket:

@@ -98,6 +98,8 @@ class Engine:
         self.limits = limits
         self.filled: set[str] = set()
         """Volumes of which this process knows that they hold the helper."""
+        self.strangers: set[bytes] = set()
+        """What this machine calls the first process of containers whose runtime has a kernel of its own: none of them is ours."""
         self._docker: aiodocker.Docker | None = None
         self._connector: aiohttp.BaseConnector | None = None
         self._info: EngineInfo | None = None
