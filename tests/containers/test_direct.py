@@ -150,6 +150,7 @@ async def test_where_nobody_listens_or_somebody_else_does_nothing_is_taken_and_n
         waiting = asyncio.ensure_future(direct._connected(held, process.pid, name))
         await poll(having_children(2), within_seconds=within(5), what="somebody who looks for it", limits=DEFAULT_LIMITS)
         inside = await poll(child_of_reach, within_seconds=within(5), what="its child in the container", limits=DEFAULT_LIMITS)
+        assert os.getpgid(inside.pid) == os.getpgid(inside.ppid()) != os.getpgrp(), "a Ctrl-C would end it unreaped"
         inside.suspend()  # as the container's root may
         waiting.cancel()
         await asyncio.wait([waiting])

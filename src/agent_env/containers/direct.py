@@ -161,6 +161,7 @@ def _reaching(held: int, listens_on: str) -> Iterator[socket.socket]:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=[held],
+            start_new_session=True,  # a Ctrl-C is for us: it would be ended before it has reaped what it has in the container
         )
         theirs.close()
         try:
