@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import resource
 import secrets
 import socket
 import subprocess
@@ -77,7 +79,9 @@ async def test_what_was_granted_that_it_may_trace_is_reached_through_its_engine(
         assert await execs_of(here, place) == 1
 
 
-@pytest.mark.parametrize("whose", ["another container's", "nobody's in a container", "nobody's any more", "no process", "no number"])
+@pytest.mark.parametrize(
+    "whose", ["another container's", "nobody's in a container", "nobody's any more", "no process", "no number", "too high"]
+)
 async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
     whose: str, docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +97,7 @@ async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
                 "nobody's any more": dead.pid,
                 "no process": 0,
                 "no number": "1",
+                "too high": 1 << 40,
             }[whose]
 
             async def mistaken(engine: Engine, container_id: str) -> dict[str, Any]:
@@ -111,6 +116,31 @@ async def test_a_process_that_is_not_the_containers_helper_is_not_stepped_into(
             assert (await later.run(sh("echo through the engine"))).stdout == b"through the engine\n"
             assert await execs_of(here, place) == 1
             await later.aclose()
+
+
+async def test_the_container_that_comes_after_a_thousand_others_is_reached_too(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a descriptor, so that what is opened next has a high number."""
+    opened, (soft, hard) = os.pidfd_open, resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def opened_high(number: int) -> int:
+        low = opened(number)
+        try:
+            return fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1500)
+        finally:
+            os.close(low)
+
+    async with bench(docker, busybox, PATIENT) as here:
+        place = await here.deploy()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 2000), hard), hard))
+        try:
+            monkeypatch.setattr(os, "pidfd_open", opened_high)
+            reached = await direct.reach(here.engine, place.id, place.facts.told.socket)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert reached is not None
+        reached.link.close()
 
 
 async def test_a_process_that_never_becomes_the_helper_is_waited_for_once(

@@ -27,6 +27,8 @@ from agent_env.waiting import deadline, poll
 
 _CREDENTIALS = Struct("3i")
 """(unix(7)) `struct ucred`: number, user and group of the process at the other end."""
+_NUMBERS = 1 << 22
+"""(proc(5), `pid_max`) No process of any machine has a number as high."""
 _WORDS = f"{HELPER}\0serve\0".encode()
 """What the helper's command line begins with. Under another kernel (gVisor, Kata), the process that an engine names is not the helper."""
 
@@ -59,7 +61,7 @@ async def reach(engine: Engine, container_id: str, listens_on: str) -> Reached |
         return None
     state = said.get("State") or {}
     first = state.get("Pid")
-    if not isinstance(first, int) or first <= 0 or not runs(state) or _may_trace(said.get("HostConfig") or {}):
+    if not isinstance(first, int) or not 0 < first < _NUMBERS or not runs(state) or _may_trace(said.get("HostConfig") or {}):
         return None
     seconds = engine.limits.engine_knows_seconds
     try:
@@ -114,10 +116,12 @@ async def _is_helper(engine: Engine, number: int, held: int, container_id: str) 
 def _words_of(number: int, held: int, container_id: str) -> bytes:
     """The command line of a process of this container."""
     folder = Path(f"/proc/{number}")
-    groups, words = (folder / "cgroup").read_text(), (folder / "cmdline").read_bytes()
-    if select.select([held], [], [], 0)[0]:
+    groups, words = (folder / "cgroup").read_bytes(), (folder / "cmdline").read_bytes()
+    ended = select.poll()  # `select.select` takes no descriptor above 1023, and there may be thousands of containers
+    ended.register(held, select.POLLIN)
+    if ended.poll(0):
         raise ProcessLookupError(number)
-    if container_id not in groups:
+    if container_id.encode() not in groups:
         raise UnsupportedError(f"the process {number} is not known to be of the container {container_id}")
     return words
 
