@@ -111,7 +111,7 @@ def send_signal(pid: int, started: int, number: int = signal.SIGKILL) -> bool:
     Returns:
         Whether it was there.
     """
-    with _held(pid) as handle, contextlib.suppress(ProcessLookupError):
+    with held(pid) as handle, contextlib.suppress(ProcessLookupError):
         if start_time(pid) != started:
             return False
         if handle is None:
@@ -124,7 +124,7 @@ def send_signal(pid: int, started: int, number: int = signal.SIGKILL) -> bool:
 
 def wait_gone(pid: int, started: int, seconds: float) -> bool:
     """Waits for the end of the process that has this number and started then. Returns whether it ended in time."""
-    with _held(pid) as handle:
+    with held(pid) as handle:
         if start_time(pid) != started:
             return True
         if handle is not None:
@@ -139,7 +139,7 @@ def wait_gone(pid: int, started: int, seconds: float) -> bool:
 
 
 @contextlib.contextmanager
-def _held(pid: int) -> Iterator[int | None]:
+def held(pid: int) -> Iterator[int | None]:
     """A hold on a process, so that its number is nobody else's meanwhile; None where the system has none, or there is no process."""
     handle = None
     if hasattr(os, "pidfd_open"):

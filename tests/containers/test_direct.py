@@ -164,9 +164,14 @@ async def test_a_process_that_never_becomes_the_helper_is_waited_for_once(
                 assert here.engine.strangers == {b"sleep"}
 
 
-async def test_whoever_may_not_step_in_does_not_try(docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_whoever_may_not_or_cannot_step_in_does_not_try(
+    docker: EngineEndpoint, busybox: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with bench(docker, busybox) as here:
         place = await here.deploy()
+        with monkeypatch.context() as patched:
+            patched.delattr(os, "pidfd_open")  # as Python is where it was built on an older kernel's headers
+            assert await direct.reach(here.engine, place.id, place.facts.told.socket) is None
         for effective, engine_is in ((1001, {"rootless": False}), (0, {"on_this_machine": False})):
             here.engine._info = replace(await here.engine.info(), **engine_is)
             monkeypatch.setattr(os, "geteuid", lambda found=effective: found)

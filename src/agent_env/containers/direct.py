@@ -22,6 +22,7 @@ from agent_env.containers.engine import Engine
 from agent_env.containers.spec import CAPABILITIES, HELPER
 from agent_env.containers.state import life_of, runs
 from agent_env.errors import DeadlineError, NotFoundError, UnsupportedError
+from agent_env.host import held
 from agent_env.places.helper.binary import binary_path
 from agent_env.waiting import deadline, poll
 
@@ -65,10 +66,12 @@ async def reach(engine: Engine, container_id: str, listens_on: str) -> Reached |
         return None
     seconds = engine.limits.engine_knows_seconds
     try:
-        with _held(first) as held:
-            await _is_helper(engine, first, held, container_id)
+        with held(first) as handle:
+            if handle is None:
+                return None
+            await _is_helper(engine, first, handle, container_id)
             async with deadline(seconds, f"stepping into {container_id[:12]}"):
-                return Reached(await _connected(held, first, listens_on), life_of(said))
+                return Reached(await _connected(handle, first, listens_on), life_of(said))
     except (OSError, DeadlineError, UnsupportedError):
         return None
 
@@ -79,16 +82,7 @@ def _may_trace(host: Mapping[str, Any]) -> bool:
     return bool(host.get("Privileged")) or not granted <= set(CAPABILITIES)
 
 
-@contextmanager
-def _held(number: int) -> Iterator[int]:
-    descriptor = os.pidfd_open(number)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-async def _is_helper(engine: Engine, number: int, held: int, container_id: str) -> None:
+async def _is_helper(engine: Engine, number: int, handle: int, container_id: str) -> None:
     """Waits for what may become it, since an engine calls a container started a moment before its program runs.
 
     Raises:
@@ -100,7 +94,7 @@ async def _is_helper(engine: Engine, number: int, held: int, container_id: str) 
 
     async def become() -> bool | None:
         nonlocal called
-        words = _words_of(number, held, container_id)
+        words = _words_of(number, handle, container_id)
         called = words.partition(b"\0")[0]
         if called in engine.strangers:
             raise UnsupportedError(f"the container {container_id} runs under another kernel")
@@ -113,12 +107,12 @@ async def _is_helper(engine: Engine, number: int, held: int, container_id: str) 
         raise
 
 
-def _words_of(number: int, held: int, container_id: str) -> bytes:
+def _words_of(number: int, handle: int, container_id: str) -> bytes:
     """The command line of a process of this container."""
     folder = Path(f"/proc/{number}")
     groups, words = (folder / "cgroup").read_bytes(), (folder / "cmdline").read_bytes()
     ended = select.poll()  # `select.select` takes no descriptor above 1023, and there may be thousands of containers
-    ended.register(held, select.POLLIN)
+    ended.register(handle, select.POLLIN)
     if ended.poll(0):
         raise ProcessLookupError(number)
     if container_id.encode() not in groups:
@@ -126,14 +120,14 @@ def _words_of(number: int, held: int, container_id: str) -> bytes:
     return words
 
 
-async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
+async def _connected(handle: int, first: int, listens_on: str) -> socket.socket:
     """Has the helper's `reach` step in and connect, and takes the connection over.
 
     Raises:
         OSError: It could not, or what answered is another process.
     """
     loop = asyncio.get_running_loop()
-    with _reaching(held, listens_on) as ours:
+    with _reaching(handle, listens_on) as ours:
         handed = asyncio.Event()
         loop.add_reader(ours, handed.set)
         try:
@@ -153,18 +147,18 @@ async def _connected(held: int, first: int, listens_on: str) -> socket.socket:
 
 
 @contextmanager
-def _reaching(held: int, listens_on: str) -> Iterator[socket.socket]:
+def _reaching(handle: int, listens_on: str) -> Iterator[socket.socket]:
     """Our end of the socket over which the connection is handed over. Afterwards nothing of it is left in the container."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         process: subprocess.Popen[bytes] = subprocess.Popen(
-            ["helper", "reach", listens_on, str(held)],  # the container sees these words, and none of this machine's paths
+            ["helper", "reach", listens_on, str(handle)],  # the container sees these words, and none of this machine's paths
             executable=binary_path(),
             env={},
             stdin=theirs.fileno(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[held],
+            pass_fds=[handle],
             start_new_session=True,  # a Ctrl-C is for us: it would be ended before it has reaped what it has in the container
         )
         theirs.close()
