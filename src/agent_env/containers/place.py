@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
-from agent_env.containers.direct import reach
+from agent_env.containers.connecting import connect
 from agent_env.containers.engine import Engine
 from agent_env.containers.large import copy_out
 from agent_env.containers.pulse import Pulse
-from agent_env.containers.spec import HELPER, Told
-from agent_env.containers.state import not_running, started_at
-from agent_env.containers.stream import open_exec
+from agent_env.containers.spec import Told
+from agent_env.containers.state import not_running
 from agent_env.errors import (
     AgentEnvError,
     ContainerNotRunningError,
@@ -32,7 +31,7 @@ from agent_env.errors import (
 from agent_env.places.helper import process, running
 from agent_env.places.helper.connection import Connection, ask
 from agent_env.places.helper.execution import Again
-from agent_env.places.helper.greeting import configure, enter, greet, over_socket
+from agent_env.places.helper.greeting import configure, enter, greet
 from agent_env.places.helper.place import HelperPlace
 from agent_env.places.helper.process import HelperProcess
 from agent_env.places.helper.protocol import Frame, HelperConfig, LedgerRecord
@@ -230,21 +229,10 @@ class ContainerPlace(HelperPlace):
         self._connection = connection
 
     async def _open(self) -> Connection:
-        concerns, listens_on = f"container {self.name}", self.facts.told.socket
-        reached = await reach(self.engine, self.id, listens_on)
-        if reached is not None:
-            self._life = reached.life
-            connection = await over_socket(reached.link, concerns)
-        else:
-            connection = await open_exec(self.engine, self.id, [HELPER, "connect", f"@{listens_on}"], concerns=concerns)
-            try:
-                self._life = await started_at(self.engine, self.id)
-            except BaseException:  # whatever went wrong, a connection that nobody holds must not stay
-                connection.close()
-                raise
-        self._direct = reached is not None
-        connection.bounds = {"memory": self.facts.memory_bytes}
-        return connection
+        found = await connect(self.engine, self.id, self.facts.told.socket, concerns=f"container {self.name}")
+        self._life, self._direct = found.life, found.direct
+        found.connection.bounds = {"memory": self.facts.memory_bytes}
+        return found.connection
 
     async def aclose(self) -> None:
         """Lets go of the connection. What runs there goes on."""

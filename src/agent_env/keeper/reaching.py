@@ -1,4 +1,4 @@
-"""How the keeper reaches a place's helper: a socket of this machine, or an engine exec of its `connect` in a container.
+"""How the keeper reaches a place's helper: a socket of this machine, or a container's.
 
 The second half of each pair is what a provider writes down; nothing of it is secret.
 """
@@ -67,14 +67,13 @@ async def _by_socket(carried: Carried, token: str, limits: Limits) -> Connection
 
 
 async def _by_engine(carried: Carried, token: str, limits: Limits) -> Connection:
-    from agent_env.containers.spec import HELPER
-    from agent_env.containers.stream import open_exec
+    from agent_env.containers.connecting import connect
 
     reach = carried.reach
     engine = _engine(reach, limits)
     concerns = f"container {reach['name']}"
     try:
-        connection = await open_exec(engine, reach[_CONTAINER], [HELPER, "connect", f"@{reach['socket']}"], concerns=concerns)
+        connection = (await connect(engine, reach[_CONTAINER], reach["socket"], concerns=concerns)).connection
     except EngineUnavailableError as error:  # a container outlives a restart of its engine
         raise TransportLostError(error.message, concerns=carried.place) from error
     await greet(connection, token=token, epoch=0, limits=limits)
