@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent_env.cli.results import score_text
 from tests.cli.conftest import AGENT_ENV, Cli
-from tests.cli.tasks import PASSING, graded
+from tests.cli.tasks import PASSING, bundle, graded
+from tests.cli.terminals import OnTerminal
 from tests.cli.test_run import PATIENCE, sandboxes
 
 STEP = '{"id": "a", "type": "review", "label": %s}'
@@ -191,31 +189,16 @@ def test_an_interruption_at_any_moment_has_its_exit_code_and_leaves_nothing(cli:
 
 @pytest.mark.parametrize("columns", [1, 20, 300])
 @pytest.mark.parametrize("extra", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_any_terminal_shows_the_result(cli: Cli, columns: int, extra: dict[str, str]) -> None:
-    seen = "".join(on_terminal(cli, columns, extra, "run", str(cli.write("t.json", PASSING))))
-    assert "passed" in seen
-    assert "Traceback" not in seen
+def test_any_terminal_shows_the_results_of_several_runs(cli: Cli, columns: int, extra: dict[str, str]) -> None:
+    with OnTerminal(cli, "run", bundle(cli.cwd / "b", t=PASSING), "--attempts", "2", columns=columns, env=extra) as run:
+        code, text = run.end()
+    assert code == 0, text
+    assert "2 passed" in " ".join(text.split()) or columns == 1
+    assert "Traceback" not in text
     if "NO_COLOR" in extra:
-        assert "\x1b[3" not in seen
+        assert "\x1b[3" not in run.seen
     if extra.get("TERM") == "dumb":
-        assert "\x1b" not in seen
-
-
-def on_terminal(cli: Cli, columns: int, extra: dict[str, str], *argv: str) -> Iterator[str]:
-    leader, follower = pty.openpty()
-    subprocess.run(["stty", "rows", "10", "cols", str(columns)], stdin=follower, check=True)
-    env = cli.environ({"TERM": "xterm", "COLUMNS": None, "NO_COLOR": None, **extra})
-    process = subprocess.Popen([AGENT_ENV, *argv], stdin=follower, stdout=follower, stderr=follower, env=env, cwd=cli.cwd)
-    os.close(follower)
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        if select.select([leader], [], [], 0.1)[0]:
-            try:
-                yield os.read(leader, 65536).decode(errors="replace")
-            except OSError:
-                break
-    assert process.wait(timeout=PATIENCE) == 0
-    os.close(leader)
+        assert "\x1b" not in run.seen
 
 
 def test_json_stays_one_object_whatever_is_wrong(cli: Cli) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from agent_env.cli.output import clean, note
+from agent_env.cli.output import clean, note, redrawable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -23,14 +23,15 @@ def moving(*, quiet: bool) -> Iterator[OnProgress]:
     """The watcher that fits where standard error goes."""
     if quiet:
         yield lambda _: None
-    elif not sys.stderr.isatty():
+    elif not redrawable(sys.stderr):
         yield _line
     else:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        # What goes to a file or a pipe stays there.
+        with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()) as bars:
             yield _Screen(bars)
 
 

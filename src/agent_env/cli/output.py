@@ -103,6 +103,11 @@ def coloured(stream: IO[str]) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
+def redrawable(stream: IO[str]) -> bool:
+    """Whether a live display can be drawn: on a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
+
+
 def one_line(text: str, longest: int = SHOWN_CHARACTERS) -> str:
     """A text on one line. Of a long one both ends stay: a message begins with what it is about, a traceback ends with the cause."""
     text = " ".join(text.split())
@@ -182,10 +187,16 @@ def _cell(value: object) -> str:
 
 
 def _write(stream: TextIO, text: str) -> None:
-    if hasattr(stream, "buffer"):
-        _pass_on(stream, text.encode(stream.encoding, stream.errors or "strict"))
-    else:  # no file: text that a caller of ours collects
+    encoding = getattr(stream, "encoding", None)
+    if hasattr(stream, "buffer") and encoding is not None:
+        _pass_on(stream, text.encode(encoding, stream.errors or "strict"))
+        return
+    try:  # no file: text that a caller of ours collects, or a live display that puts it above what it shows
         stream.write(text)
+    except BrokenPipeError:
+        _silence(stream)
+    except OSError as error:
+        _refused(stream, error)
 
 
 def _pass_on(stream: TextIO, data: bytes) -> None:

@@ -5,7 +5,6 @@ All of it goes to standard error, so that standard output holds results alone.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agent_env.cli.output import clean, note, one_line
+from agent_env.cli.output import clean, note, one_line, redrawable
 from agent_env.cli.results import seconds_text
 from agent_env.clock import Clock, SystemClock
 
@@ -26,6 +25,7 @@ SHOWN_RUNS = 8
 REFRESH_PER_SECOND = 8
 LONG_SECONDS = 2.0
 """A step that goes on for longer is shown with its time."""
+_TOLD_ABOVE = frozenset({"run_started", "review_asked", "step_retried"})
 LINE_EVERY_SECONDS = 10.0
 """Where there is no terminal, so long nothing is said of a run before a step that goes on has a line."""
 
@@ -180,7 +180,12 @@ def _line(run: Running, event: Event) -> str | None:
 
 
 class Live(Silent):
-    """A table of at most a handful of running tasks, and counts of all."""
+    """A table of at most a handful of running tasks, and counts of all; above it stays what is to be read in full, or done."""
+
+    def show(self, run: Running, event: Event) -> None:
+        """Writes what the table has no room for, and no result tells later."""
+        if event.kind in _TOLD_ABOVE and (text := _line(run, event)):
+            note(text)
 
     def render(self) -> RenderableType:
         """What the terminal shows now."""
@@ -188,12 +193,13 @@ class Live(Silent):
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
-        live = [run for run in self.runs.values() if run.ended is None]
+        runs = list(self.runs.values())  # at once: it is another thread that draws, while runs begin
+        live = [run for run in runs if run.ended is None]
         for run in live[:SHOWN_RUNS]:
             now = ", ".join(f"{step}{self._taking(run, step)} {said}".strip() for step, said in list(run.now.items())[:3])
             count = f"{run.done}/{run.steps}" if run.steps else str(run.done)
             grid.add_row(*(Text(clean(cell).replace("\n", " "), no_wrap=True, overflow="ellipsis") for cell in (run.task, count, now)))
-        ended = Counter(str((run.ended or {}).get("word") or (run.ended or {}).get("status")) for run in self.runs.values() if run.ended)
+        ended = Counter(str((run.ended or {}).get("word") or (run.ended or {}).get("status")) for run in runs if run.ended)
         more = f"{len(live) - SHOWN_RUNS} more running · " if len(live) > SHOWN_RUNS else ""
         total = f" of {self.total}" if self.total else ""
         words = "".join(f" · {count} {word}" for word, count in ended.items())
@@ -211,13 +217,18 @@ def watching(*, quiet: bool) -> Iterator[Watcher]:
     """The watcher that fits where standard error goes; a terminal that can't move its cursor gets lines."""
     if quiet:
         yield Silent()
-    elif not sys.stderr.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
+    elif not redrawable(sys.stderr):
         yield Lines()
     else:
         from rich.console import Console
         from rich.live import Live as Screen
 
         watcher = Live()
-        console = Console(stderr=True)
-        with Screen(get_renderable=watcher.render, console=console, refresh_per_second=REFRESH_PER_SECOND, transient=True):
+        with Screen(
+            get_renderable=watcher.render,
+            console=Console(stderr=True),
+            refresh_per_second=REFRESH_PER_SECOND,
+            transient=True,
+            redirect_stdout=sys.stdout.isatty(),  # what goes to a file or a pipe stays there
+        ):
             yield watcher
