@@ -318,8 +318,10 @@ def test_cl02_all_problems_of_a_bundle_are_told_at_once_in_json_too(cli: Cli) ->
     assert {problem["file"] for problem in problems} == {"tasks/one.json", "tasks/two.json"}
 
 
-def test_keep_leaves_the_place_and_says_how_to_get_in_and_rid_of_it(cli: Cli) -> None:
-    answer = cli("run", bundle(cli.cwd / "b", a=graded("echo here > /app/note")), "--keep")
+@pytest.mark.parametrize("given", ["a bundle", "a file"])
+def test_keep_leaves_the_place_and_says_how_to_get_in_and_rid_of_it(cli: Cli, given: str) -> None:
+    steps = graded("echo here > /app/note")
+    answer = cli("run", bundle(cli.cwd / "b", a=steps) if given == "a bundle" else cli.write("a.json", steps), "--keep")
     run_id = cli("runs", "list", "--json").json["runs"][0]["run_id"]
     assert f"kept: {run_id}" in answer.err
     assert cli("exec", run_id, "--", "cat", "/app/note").out == "here\n"
@@ -333,7 +335,10 @@ def test_pause_on_failure_leaves_only_failed_runs(cli: Cli) -> None:
     answer = cli("run", bundle(cli.cwd / "b", a=PASSING, f=FAILING), "--pause-on-failure")
     assert answer.code == 1
     failed = cli("runs", "list", "--status", "failed", "--json").json["runs"][0]["run_id"]
-    assert f"kept: {failed}" in answer.err
+    kept = f"kept: {failed}  (agent-env shell {failed} · agent-env runs teardown {failed})\n"
+    assert kept in answer.err
+    assert len(sandboxes(cli)) == 1
+    assert kept in cli("resume", failed).err, "it fails again"
     assert len(sandboxes(cli)) == 1
     assert cli("gc", "--kept").code == 0
     assert sandboxes(cli) == []

@@ -69,11 +69,18 @@ class Agenda:
     """What has, by run."""
     results: list[Result] = field(default_factory=list)
     """Of the runs that ended."""
+    kept: set[str] = field(default_factory=set)
+    """Runs that ended and whose sandboxes were left up, as was asked for."""
 
     def begin(self, key: int, run_id: str) -> None:
         """One of them has begun."""
         if (wanted := self.not_started.pop(key, None)) is not None:
             self.begun[run_id] = wanted
+
+    def end(self, outcome: RunOutcome) -> None:
+        """One has ended just now."""
+        if outcome.teardown is None and outcome.status != "cancelled":
+            self.kept.add(outcome.run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,9 @@ def conclude(
         show(verdict, quiet=how.quiet, said=said if cut is None else [*said, *_going_on(verdict, again)])
     elif failure is None:
         write_json(verdict.to_json())
+    if not how.as_json:
+        for run_id in (result.run_id for result in verdict.results if result.run_id in agenda.kept):
+            note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
     written = how.output is None or _write(verdict, how)
     for run in watcher.runs.values():
         for name, why in (*run.left.get("failed", {}).items(), *((name, "the teardown was stopped") for name in run.left.get("left", ()))):
@@ -309,6 +319,7 @@ async def _run_all(
                 agenda.begin(number, run_id)
                 watcher.begin(run_id, job.label or job.name)
                 outcome = await engine.execute(run_id, observer=watcher)
+                agenda.end(outcome)
                 finished[number] = Result.of(job.name, outcome, job.label)
                 if how.contexts is not None:
                     await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)

@@ -31,7 +31,6 @@ class Observer:
     """Passes on to the watcher what concerns single runs, and collects their results."""
 
     def __init__(self, watcher: Watcher, how: Presentation, overrides: Mapping[str, Any]) -> None:
-        self.kept: list[str] = []
         self.agenda = Agenda()
         self._watcher = watcher
         self._how = how
@@ -49,7 +48,7 @@ class Observer:
     def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         """Knows how much there is to do."""
         self._watcher.total = len(items)
-        self.agenda = Agenda(group_id, {id(item): item.wanted for item in items}, results=self.agenda.results)
+        self.agenda = Agenda(group_id, {id(item): item.wanted for item in items}, results=self.agenda.results, kept=self.agenda.kept)
         if self._speaks and len(items) > 1:
             note(f"{len(items)} runs, {min(concurrency, len(items))} at once")
 
@@ -66,8 +65,8 @@ class Observer:
         """Keeps the result, and writes the run's context where that was asked for."""
         self.agenda.results.append(run.result)
         self.agenda.not_started.pop(id(run.item), None)
-        if run.outcome.teardown is None and run.outcome.status != "cancelled" and not run.reused:
-            self.kept.append(run.outcome.run_id)
+        if not run.reused:
+            self.agenda.end(run.outcome)
         if self._how.contexts is not None:
             context_file(self._how.contexts, run.outcome.task_id, run.outcome)
 
@@ -108,9 +107,6 @@ def run_found(found: Found, given: Mapping[str, Any], how: Presentation | None, 
         cut = cut_short_by(work)
     if cut is None and not ordered:
         raise UsageError(f"{found.name or found.folder} has no tasks to run", hint="agent-env bundle show BUNDLE")
-    if not how.as_json:
-        for run_id in observer.kept:
-            note(f"kept: {run_id}  (agent-env shell {run_id} · agent-env runs teardown {run_id})")
     observer.agenda.results = ordered or observer.agenda.results
     return conclude(observer.agenda, watcher, how, cut, said, again="the same command with --resume")
 

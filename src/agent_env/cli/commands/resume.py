@@ -57,6 +57,8 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
                     row.run_id, redeploy=redeploy, keep=keep, pause_on_failure=pause_on_failure, choices=choices, observer=watcher
                 )
                 agenda.results.append(Result.of(row.bundle_path or row.task_id, outcome))
+                if row.status != "completed":
+                    agenda.end(outcome)
 
         cut = cut_short_by(work)
     return conclude(agenda, watcher, Presentation(as_json, quiet), cut)
