@@ -357,7 +357,7 @@ def test_se03_an_error_has_the_documented_keys_and_no_secret_in_json_either(cli:
 
 
 def test_an_error_between_runs_stands_beside_what_is_known_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    done = Result("tasks/a.json", "run-1", "completed", "passed", {"check": 1.0}, 0.5, None, counts=True)
+    done = Result("tasks/a.json", "run-1", "completed", "passed", {"check": 1.0}, 0.5, None, "completed")
     agenda = Agenda("group-1", {2: Wanted("tasks/b.json", 1)}, {}, [done])
     with pytest.raises(CutShortError) as cut:
         conclude(agenda, Silent(), Presentation(as_json=True, quiet=True), StorageError("the disk is full"))

@@ -250,4 +250,4 @@ def test_names_of_files_look_like_no_line_of_ours(cli: Cli) -> None:
 def test_scores_of_very_many_verifiers_are_summed_up() -> None:
     assert score_text({"v": None}) == "-"
     assert score_text({f"v{i}": 1.0 for i in range(7)}).count("v") == 7
-    assert score_text({f"v{i}": i % 2 for i in range(2000)}) == "v0 0, v1 1, v2 0, v3 1, v4 0, v5 1 and 1994 more, mean 0.500"
+    assert score_text({f"v{i}": i % 2 for i in range(2000)}, 0.5) == "v0 0, v1 1, v2 0, v3 1, v4 0, v5 1 and 1994 more, mean 0.500"

@@ -39,11 +39,14 @@ def sandboxes(cli: Cli) -> list[Path]:
 def test_must_show_8_json_is_one_object_of_the_documented_shape_and_nothing_else(cli: Cli) -> None:
     answer = cli("run", bundle(cli.cwd / "b", one=PASSING, two=SCORED_ZERO, three=FAILING), "--json")
     assert answer.code == 1
-    assert set(answer.json) == {"runs", "passed", "group_id", "not_started"}
+    assert set(answer.json) == {
+        *("runs", "passed", "mean_score", "standard_error", "counted", "not_counted"),
+        *("group_id", "not_started"),
+    }
     by_task = {run["task"]: run for run in answer.json["runs"]}
     assert set(by_task) == {"tasks/one.json", "tasks/two.json", "tasks/three.json"}
     for run in by_task.values():
-        assert set(run) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
+        assert set(run) == {"run_id", "task", "status", "kind", "scores", "score", "duration_seconds", "error"}
     assert by_task["tasks/one.json"]["status"] == "completed"
     assert by_task["tasks/one.json"]["scores"] == {"check": 1.0}
     assert by_task["tasks/one.json"]["error"] is None
@@ -51,7 +54,11 @@ def test_must_show_8_json_is_one_object_of_the_documented_shape_and_nothing_else
     assert by_task["tasks/three.json"]["status"] == "failed"
     assert set(by_task["tasks/three.json"]["error"]) == {"code", "message", "step_id"}
     assert by_task["tasks/three.json"]["error"]["step_id"] == "work"
+    assert (by_task["tasks/three.json"]["scores"], by_task["tasks/three.json"]["score"]) == ({}, 0.0), "who crashes has nothing of it"
     assert answer.json["passed"] is False
+    assert (answer.json["mean_score"], answer.json["counted"], answer.json["not_counted"]) == (pytest.approx(1 / 3), 3, 0)
+    stored = {run["task"]: run["score"] for run in cli("runs", "list", "--json").json["runs"]}
+    assert sorted(stored.values()) == [0.0, 0.0, 1.0]
 
 
 CASES: list[tuple[str, dict[str, Steps], list[str], int, bool | None]] = [

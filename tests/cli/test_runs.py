@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from agent_env.cli.comparing import Tally, compared, tally
+from agent_env.cli.comparing import compared
 from agent_env.cli.stored import recorded_as_up
 from agent_env.config import load_config
+from agent_env.documents.scoring import Tally, tally
 from agent_env.stores.opening import open_memory
 from agent_env.stores.records import RunRow, RunStatus
 from tests.cli.conftest import Cli
@@ -30,6 +31,7 @@ RUN_KEYS = {
     "outcome",
     "kind",
     "scores",
+    "score",
     "created_at",
     "started_at",
     "finished_at",
@@ -248,7 +250,7 @@ def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
     found = cli("runs", "diff", before, after, "--json").json
     assert (found["left"], found["right"]) == (before, after)
     good, other, every = found["tasks"].values()
-    assert good["left"] == {"runs": 2, "counted": 2, "passed": 2, "mean": 1.0, "deviation": 0.0}
+    assert good["left"] == {"runs": 2, "counted": 2, "passed": 2, "mean": 1.0, "standard_error": 0.0, "not_counted": 0}
     assert (other["left"]["passed"], other["left"]["mean"], other["right"]["mean"], other["change"]) == (0, 0.0, 1.0, 1.0)
     assert (every["left"]["mean"], every["right"]["mean"], every["change"]) == (0.5, 1.0, 0.5)
     assert "+0.500" in cli("runs", "diff", before, after).out
@@ -272,8 +274,11 @@ def test_a_group_without_a_score_has_no_mean_and_faults_of_the_world_are_not_cou
         return RunRow(**{**nothing, **facts})
 
     runs = [ended("completed", 1.0), ended("completed", 0.5), ended("infrastructure", 0.0), ended(None, None)]
-    assert tally(runs) == Tally(runs=4, counted=2, passed=1, mean=0.75, deviation=0.25)
-    assert tally(runs[2:]) == Tally(runs=2, counted=0, passed=0, mean=None, deviation=None)
+    assert tally(runs) == Tally(runs=4, counted=2, passed=1, mean=0.75, standard_error=0.25)
+    assert tally(runs[2:]) == Tally(runs=2, counted=0, passed=0, mean=None, standard_error=None)
+    crashed = [*runs, ended("task", None), ended("step_timeout", 0.5)]
+    assert compared(runs, crashed)["t"]["change"] == 0.5 - 0.75
+    assert compared(runs, crashed)["t"]["right"]["not_counted"] == 2
     assert list(compared(runs, [])) == ["t"]
     assert compared(runs, [])["t"]["change"] is None
 

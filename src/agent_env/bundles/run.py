@@ -17,7 +17,7 @@ from agent_env.bundles.planned import BundlePlan, PlannedEval
 from agent_env.bundles.verdict import Result, Verdict
 from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
 from agent_env.diagnostics import Diagnostics
-from agent_env.documents.outcomes import OUTCOMES, Kind
+from agent_env.documents.scoring import counts
 from agent_env.documents.updates import Json
 from agent_env.engine.events import Event
 from agent_env.engine.options import RunOptions
@@ -329,7 +329,7 @@ class _Call:
 
 def _is_settled(row: RunRow) -> bool:
     """It ended in a way that says something about the task; a machine's fault or a cancellation does not."""
-    return row.status == "completed" or (row.status == "failed" and row.kind is not None and OUTCOMES[Kind(row.kind)].counts)
+    return counts(row)
 
 
 def _light(run: TaskRun) -> TaskRun:

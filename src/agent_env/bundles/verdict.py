@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from agent_env.documents.scoring import Tally, score_of, tally
+
 if TYPE_CHECKING:
     from agent_env.engine.outcome import RunOutcome
 
@@ -29,9 +31,8 @@ class Result:
     scores: Mapping[str, float | None]
     duration_seconds: float | None
     error: Mapping[str, Any] | None
-    counts: bool
-    """The ending may enter statistics; an infrastructure fault may not."""
-    kind: str = ""
+    kind: str
+    """The kind of its ending; see `documents.outcomes`."""
     version: int | None = None
     label: str = ""
     """What tells it from the other runs of its task: a row of the seeds, an attempt."""
@@ -47,7 +48,6 @@ class Result:
             outcome.scores,
             outcome.duration_seconds,
             outcome.error,
-            outcome.counts,
             str(outcome.kind),
             outcome.task_version,
             label,
@@ -59,16 +59,17 @@ class Result:
             "run_id": self.run_id,
             "task": self.task,
             "status": self.status,
+            "kind": self.kind,
             "scores": {name: score for name, score in self.scores.items() if score is not None},
+            "score": self.score,
             "duration_seconds": None if self.duration_seconds is None else round(self.duration_seconds, 6),
             "error": {name: self.error.get(name) for name in ERROR_KEYS} if self.error else None,
         }
 
     @property
     def score(self) -> float | None:
-        """The mean of its verifiers' scores; None when nothing was scored or the ending does not count."""
-        numbers = [score for score in self.scores.values() if score is not None]
-        return sum(numbers) / len(numbers) if numbers and self.counts else None
+        """What it enters statistics with; None when it is unscored or does not count."""
+        return score_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,14 @@ class Verdict:
     """What the command was to do, and had not begun when it was cut short."""
 
     @property
+    def tally(self) -> Tally:
+        """How many count, their mean score and its standard error."""
+        return tally(self.results)
+
+    @property
     def mean(self) -> float | None:
         """The mean score of the runs that count; None when none was scored."""
-        numbers = [score for result in self.results if (score := result.score) is not None]
-        return sum(numbers) / len(numbers) if numbers else None
+        return self.tally.mean
 
     @property
     def completed(self) -> bool:
@@ -111,9 +116,12 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """What exit code 0 says: every run completed, and the mean reaches the mark if there is one."""
-        if self.fail_under is None:
-            return self.completed
-        return self.completed and self.mean is not None and self.mean >= self.fail_under
+        return self.completed and self.reached
+
+    @property
+    def reached(self) -> bool:
+        """There is no mark, or the mean is not below it."""
+        return self.fail_under is None or ((mean := self.mean) is not None and mean >= self.fail_under)
 
     @property
     def passed(self) -> bool:
@@ -122,9 +130,14 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The documented object of `run --json`."""
+        came = self.tally
         return {
             "runs": [result.to_json() for result in self.results],
             "passed": self.passed,
+            "mean_score": came.mean,
+            "standard_error": came.standard_error,
+            "counted": came.counted,
+            "not_counted": came.not_counted,
             "group_id": self.group_id,
             "not_started": [wanted.to_json() for wanted in self.not_started],
         }

@@ -252,8 +252,7 @@ def with_unfinished(agenda: Agenda, watcher: Watcher) -> list[Result]:
                 ended.get("scores") or {},
                 ended.get("duration_seconds"),
                 ended.get("error"),
-                counts=status == "completed",
-                kind=str(ended.get("kind") or status),
+                str(ended.get("kind") or status),
                 label=wanted.label,
             )
         )

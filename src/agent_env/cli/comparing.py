@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.files import RESULTS
 from agent_env.cli.output import line, table
+from agent_env.documents.scoring import Tally, tally
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -18,25 +19,6 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 ALL = "all tasks"
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """What runs came to, counted as the command that ran them counts."""
-
-    runs: int
-    counted: int
-    """Those whose ending may enter statistics: no faults of the world, nothing cancelled or unfinished."""
-    passed: int
-    mean: float | None
-    """The mean score of what was counted and scored; None when nothing was."""
-    deviation: float | None
-    """The standard error of that mean: what another such group may differ by through chance alone. None below two scores."""
-
-    def shown(self) -> tuple[str, str | None]:
-        """Passed and mean, for people."""
-        error = "" if self.deviation is None else f" ± {self.deviation:.3f}"
-        return f"{self.passed} of {self.counted}", None if self.mean is None else f"{self.mean:.3f}{error}"
 
 
 def named_group(text: str) -> str:
@@ -83,17 +65,6 @@ def compared(left: Sequence[RunRow], right: Sequence[RunRow]) -> dict[str, dict[
     return {task: _pair(*(tally(side) if side else None for side in both)) for task, both in sides.items()}
 
 
-def tally(runs: Sequence[RunRow]) -> Tally:
-    """What some runs came to."""
-    counted = [run for run in runs if _counts(run)]
-    numbers = [sum(known) / len(known) for run in counted if (known := [score for score in run.scores.values() if score is not None])]
-    mean = sum(numbers) / len(numbers) if numbers else None
-    deviation = None
-    if mean is not None and len(numbers) > 1:
-        deviation = (sum((number - mean) ** 2 for number in numbers) / (len(numbers) - 1) / len(numbers)) ** 0.5
-    return Tally(len(runs), len(counted), sum(run.word == "passed" for run in counted), mean, deviation)
-
-
 def show_compared(found: dict[str, dict[str, Any]], left: str, right: str) -> None:
     """The comparison for people."""
     line(f"left   {left}")
@@ -101,9 +72,10 @@ def show_compared(found: dict[str, dict[str, Any]], left: str, right: str) -> No
     line()
     rows = []
     for task, pair in found.items():
-        sides = [Tally(**pair[side]).shown() if pair[side] else (None, None) for side in ("left", "right")]
+        sides = [_shown(pair[side]) if pair[side] else (None, None, None) for side in ("left", "right")]
         rows.append((task, *sides[0], *sides[1], None if pair["change"] is None else f"{pair['change']:+.3f}"))
-    table(("TASK", "LEFT PASSED", "MEAN", "RIGHT PASSED", "MEAN", "CHANGE"), rows, right=(1, 2, 3, 4, 5))
+    side = ("MEAN", "NOT COUNTED")
+    table(("TASK", "LEFT PASSED", *side, "RIGHT PASSED", *side, "CHANGE"), rows, right=(1, 2, 3, 4, 5, 6, 7))
 
 
 def _pages(journal: Journal, group_id: str) -> Iterator[list[RunRow]]:
@@ -113,13 +85,18 @@ def _pages(journal: Journal, group_id: str) -> Iterator[list[RunRow]]:
         before = rows[-1].run_id
 
 
-def _counts(run: RunRow) -> bool:
-    from agent_env.documents.outcomes import OUTCOMES, Kind
-
-    return run.kind is not None and run.status != "cancelled" and OUTCOMES[Kind(run.kind)].counts
-
-
 def _pair(left: Tally | None, right: Tally | None) -> dict[str, Any]:
     means = [side.mean if side else None for side in (left, right)]
     change = None if means[0] is None or means[1] is None else means[1] - means[0]
-    return {"left": asdict(left) if left else None, "right": asdict(right) if right else None, "change": change}
+    return {"left": _json(left) if left else None, "right": _json(right) if right else None, "change": change}
+
+
+def _json(side: Tally) -> dict[str, Any]:
+    return {**asdict(side), "not_counted": side.not_counted}
+
+
+def _shown(side: dict[str, Any]) -> tuple[str, str | None, int | None]:
+    """Passed, mean and what was not counted, for people."""
+    error = "" if side["standard_error"] is None else f" ± {side['standard_error']:.3f}"
+    mean = None if side["mean"] is None else f"{side['mean']:.3f}{error}"
+    return f"{side['passed']} of {side['counted']}", mean, side["not_counted"] or None

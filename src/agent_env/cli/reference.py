@@ -37,7 +37,10 @@ With `--json` there is one object on standard output and nothing else. An error 
 `problems` (each with `file`, `path`, `message`, `hint`) when documents are wrong.
 
 `status` is one of completed, failed, cancelled (and queued or running in `runs`). `error` is null, or has `code`, `message` and `step_id`.
-`scores` holds numbers only: what was not scored is absent, which is not 0. `passed` says that every run completed and no score is below 1,
+`scores` holds numbers only: what was not scored is absent, which is not 0. `score` is what the run enters statistics with, and
+its reward: null when it is unscored or does not count, 0 for one that crashed before its verifiers (see [Outcomes](outcomes.md)).
+`mean_score` is the mean of the runs `counted` that are not unscored, which `--fail-under` judges, and `standard_error` that of this mean
+(null below two scores). `passed` says that every run completed and no score is below 1,
 or, with `--fail-under`, that the mean score reaches the mark. A command that was cut short names what it had not begun in
 `not_started`; an error that cut it short stands beside as `error`. `group_id` is what the runs of one command have in common (`runs list
 --group`); `attempt` of `attempts` is which of its task's runs in that command a run is, from 1, each row of seeds counted.
@@ -45,8 +48,12 @@ or, with `--fail-under`, that the mean score reaches the mark. A command that wa
 
 
 SHAPES = {
-    "run, resume, task run": '{"runs": [{"run_id", "task", "status", "scores": {verifier: number}, "duration_seconds", "error"}], '
-    '"passed", "group_id", "not_started": [{"task", "attempt"}]}',
+    "run, resume, task run": '{"runs": [{"run_id", "task", "status", "kind", "scores": {verifier: number}, "score", '
+    '"duration_seconds", "error"}], "passed", "mean_score", "standard_error", "counted", "not_counted", '
+    '"group_id", "not_started": [{"task", "attempt"}]}',
+    "runs diff": '{"left", "right", "differences": {name: {"left", "right"}}} of two runs; of groups {"left", "right", '
+    '"tasks": {task: {"left": TALLY, "right": TALLY, "change"}}}, the last of several tasks is `all tasks`',
+    "TALLY": "runs, counted, passed, mean, standard_error, not_counted; null where a side has no run of the task",
     "runs list": '{"runs": [RUN]}, newest first',
     "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used",
     "runs trajectory": '{"run_id", "prompts": [{"prompt_id", "step_id", "agent", "model", "state", "error", "tool_calls", "usage", '
@@ -65,8 +72,8 @@ SHAPES = {
     "image pull --unpack": '{"id", "location", "digest", "root", "layers", "entrypoint", "cmd", "env", "user", "workdir", "ports", '
     '"volumes", "platform", "owners", "skipped"}',
     "image push": '{"name", "pinned"}',
-    "RUN": "run_id, task, task_version, status, interrupted, outcome, kind, scores, created_at, started_at, finished_at, duration_seconds, "
-    "error, instance_id, group_id, attempt, attempts",
+    "RUN": "run_id, task, task_version, status, interrupted, outcome, kind, scores, score, created_at, started_at, finished_at, "
+    "duration_seconds, error, instance_id, group_id, attempt, attempts",
 }
 
 
@@ -98,8 +105,9 @@ def steps_page() -> str:
 def outcomes_page() -> str:
     """The page of what endings mean."""
     from agent_env.documents.outcomes import outcomes_table
+    from agent_env.documents.scoring import SCORING
 
-    return f"# Outcomes\n\nGenerated from the code by `python -m agent_env.cli.reference`.\n\n{outcomes_table()}"
+    return f"# Outcomes\n\nGenerated from the code by `python -m agent_env.cli.reference`.\n\n{outcomes_table()}\n{SCORING}"
 
 
 CONFIGURATION = """\

@@ -8,18 +8,18 @@ from itertools import islice
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.output import SHOWN_CHARACTERS, line, note, one_line, table
+from agent_env.documents.scoring import counts, tally
 
 MOST_ERRORS = 20
 MOST_SCORES = 6
 """Named in a cell of a table: a task with hundreds of verifiers would make every row as wide."""
 
 
-def score_text(scores: Mapping[str, float | None]) -> str:
-    """`verifier 0.5, other -`; a single verifier without its name, and of very many the first ones and the mean."""
-    known = [score for score in scores.values() if score is not None]
+def score_text(scores: Mapping[str, float | None], score: float | None = None) -> str:
+    """`verifier 0.5, other -`; a single verifier without its name, and of very many the first ones and the run's `score`."""
     further = len(scores) - MOST_SCORES
     if further > 1:
-        mean = f", mean {sum(known) / len(known):.3f}" if known else ""
+        mean = "" if score is None else f", mean {score:.3f}"
         return f"{score_text(dict(islice(scores.items(), MOST_SCORES)))} and {further} more{mean}"
     shown = {name: "-" if score is None else f"{score:g}" if score in (0, 1) else f"{score:.3f}" for name, score in scores.items()}
     if len(shown) == 1:
@@ -42,7 +42,7 @@ def show(verdict: Verdict, *, quiet: bool = False, said: Sequence[str] = ()) -> 
     """The result table on standard output, then what went wrong, then the sum. Quiet: the sum, and what went wrong on standard error."""
     results = verdict.results
     if not quiet:
-        rows = [(r.label or r.task, r.run_id, r.word, score_text(r.scores), seconds_text(r.duration_seconds)) for r in results]
+        rows = [(r.label or r.task, r.run_id, r.word, score_text(r.scores, r.score), seconds_text(r.duration_seconds)) for r in results]
         table(("TASK", "RUN", "RESULT", "SCORE", "TIME"), rows, right=(4,))
         _show_attempts(results)
         _show_errors(results, line)
@@ -60,7 +60,7 @@ def summary(verdict: Verdict) -> str:
     """One line for everything."""
     words = Counter(result.word for result in verdict.results)
     parts = [f"{count} {word}" for word, count in sorted(words.items(), key=lambda item: _ORDER.index(item[0]))]
-    faults = Counter(result.kind for result in verdict.results if result.status == "failed" and not result.counts)
+    faults = Counter(result.kind for result in verdict.results if result.status == "failed" and not counts(result))
     if faults:
         parts.append(f"not counted: {', '.join(f'{count} {kind}' for kind, count in faults.most_common())}")
     if verdict.not_started:
@@ -68,7 +68,8 @@ def summary(verdict: Verdict) -> str:
     if verdict.mean is not None:
         parts.append(f"mean score {verdict.mean:.3f}")
     if verdict.fail_under is not None:
-        parts.append(f"{'reaches' if verdict.ok else 'misses'} the mark {verdict.fail_under:g}")
+        why = "" if verdict.completed or not verdict.reached else ": not every run completed"
+        parts.append(f"{'reaches' if verdict.ok else 'misses'} the mark {verdict.fail_under:g}{why}")
     return " · ".join(parts) if parts else "no runs"
 
 
@@ -83,10 +84,9 @@ def _show_attempts(results: Sequence[Result]) -> None:
         return
     rows = []
     for task, runs in by_task.items():
-        mean = Verdict(runs).mean
-        counted = [run for run in runs if run.counts and run.status != "cancelled"]
-        passed = sum(run.word == "passed" for run in counted)
-        rows.append((task, f"{passed} of {len(counted)}", None if mean is None else f"{mean:.3f}", len(runs) - len(counted) or None))
+        came = tally(runs)
+        mean = None if came.mean is None else f"{came.mean:.3f}"
+        rows.append((task, f"{came.passed} of {came.counted}", mean, came.not_counted or None))
     line()
     table(("TASK", "PASSED", "MEAN", "NOT COUNTED"), rows, right=(1, 2, 3))
 

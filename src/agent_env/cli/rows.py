@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.verdict import ERROR_KEYS
 from agent_env.diagnostics import each
+from agent_env.documents.scoring import score_of
 from agent_env.documents.updates import SetMetadata, decode
 from agent_env.errors import NotFoundError
 
@@ -58,6 +59,7 @@ def run_json(run: RunRow, *, stopped: bool) -> dict[str, Any]:
         "outcome": run.word,
         "kind": run.kind,
         "scores": {name: score for name, score in run.scores.items() if score is not None},
+        "score": score_of(run),
         "created_at": run.created_at,
         "started_at": run.started_at,
         "finished_at": run.finished_at,

@@ -12,6 +12,7 @@ from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.rows import asked_for, criteria_not_passed, printed_by, state, step_types
 from agent_env.cli.session import context_of
 from agent_env.cli.trajectories import usage_text
+from agent_env.documents.scoring import score_of
 
 if TYPE_CHECKING:
     from agent_env.engine import TeardownReport
@@ -41,7 +42,7 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
         "run": run.run_id,
         "task": f"{run.task_id}{version}",
         "result": state(run, stopped=stopped),
-        "score": score_text(run.scores) or None,
+        "score": score_text(run.scores, score_of(run)) or None,
         "attempt": f"{run.attempt_index + 1} of {run.attempt_count} in {run.group_id}" if run.attempt_count > 1 else None,
         "group": run.group_id if run.attempt_count == 1 else None,
         **{name.replace("_", " "): str(value) for name, value in asked_for(stored).items()},

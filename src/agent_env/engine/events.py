@@ -70,7 +70,7 @@ class EventStream:
         self._observers = tuple(observers)
         self._listeners: set[asyncio.Queue[Event | None]] = set()
 
-    def emit(self, kind: str, step_id: str | None = None, **payload: Json) -> Event:
+    def emit(self, kind: str, step_id: str | None = None, /, **payload: Json) -> Event:
         """Tells everybody. The journal keeps it with its next commit."""
         safe = self._redactor.redact(payload) if kind != STEP_STARTED else payload  # that one holds nothing but our own words
         seq = self._journal.event(self._lease, kind, step_id, safe)

@@ -32,7 +32,7 @@ def outcome_of(stored: StoredRun) -> RunOutcome:
         task_version=run.task_version,
         status=ended,
         kind=Kind(run.kind) if run.kind else Kind.UNRECOGNISED,
-        scores=dict(fold.scores),
+        scores=dict(run.scores if run.status in ENDED else fold.scores),
         duration_seconds=worked if run.duration_seconds is None else run.duration_seconds,
         error=run.error,
         context=fold.context,

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from agent_env.clock import timestamp
 from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
+from agent_env.documents.scoring import counts, score_of
 from agent_env.documents.updates import Json
 from agent_env.engine.teardown import TeardownReport
 from agent_env.errors import AgentEnvError, ProblemsError, SandboxUnavailableError, TransportLostError
+
+if TYPE_CHECKING:
+    from agent_env.steps.contract import Step
 
 Word = Literal["passed", "scored below 1", "unscored", "failed", "cancelled"]
 
@@ -48,7 +52,29 @@ class RunOutcome:
     @property
     def counts(self) -> bool:
         """Whether this ending may enter statistics."""
-        return OUTCOMES[self.kind].counts
+        return counts(self)
+
+    @property
+    def score(self) -> float | None:
+        """What it enters statistics with; see `documents.scoring`."""
+        return score_of(self)
+
+
+def scores_at_end(kind: Kind, steps: Iterable[Step], found: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The scores of a run that has ended.
+
+    Args:
+        kind: How it ended. One that failed in a way that counts names, without a score, the verifiers that were not reached.
+        steps: What was to be done.
+        found: What was scored.
+    """
+    scores = dict(found)
+    if kind is not Kind.COMPLETED and OUTCOMES[kind].counts:
+        for step in steps:
+            verifier = getattr(step, "verifier_id", None)
+            if isinstance(verifier, str) and verifier:
+                scores.setdefault(verifier, None)
+    return scores
 
 
 def word_of(status: Status, scores: Mapping[str, float | None]) -> Word:

@@ -24,7 +24,7 @@ from agent_env.engine.graph import Graph
 from agent_env.engine.history import fold_of
 from agent_env.engine.installation import Installation
 from agent_env.engine.options import Providers, Stores
-from agent_env.engine.outcome import RunOutcome, described, word_of
+from agent_env.engine.outcome import RunOutcome, described, scores_at_end, word_of
 from agent_env.engine.plan import TaskPlan, read_steps
 from agent_env.engine.prefetch import prefetching
 from agent_env.engine.preflight import PRIVILEGES_KEY
@@ -278,11 +278,12 @@ class OwnedRun:
 
     async def _finish(self, stored: StoredRun, execution: Execution, ending: Ending, begun: float) -> RunOutcome:
         seconds = self._house.clock.monotonic() - begun
-        scores = dict(execution.fold.scores)
+        scores = scores_at_end(ending.kind, self._todo(stored), execution.fold.scores)
         kept = self._keeps(stored.run.options, ending)
         word = word_of(ending.status, scores)
         safe_error = self._house.redactor.redact(dict(ending.error)) if ending.error else None
-        self._events.emit(RUN_FINISHED, status=ending.status, word=word, scores=scores, duration_seconds=seconds, error=safe_error)
+        told: dict[str, Json] = {"status": ending.status, "kind": str(ending.kind), "word": word, "scores": scores, "error": safe_error}
+        self._events.emit(RUN_FINISHED, None, duration_seconds=seconds, **told)
         places = self._shared.sandboxes.notes() if self._shared else {}
         notes = {"sandboxes": places, KEPT_NOTE: kept or None, DURATION_NOTE: seconds}
         recorded = await self._record(ending, word, scores, safe_error, notes)

@@ -18,6 +18,7 @@ from agent_env.cli.results import score_text, seconds_text
 from agent_env.cli.run_view import brief, print_event, print_events, show_elsewhere, show_run
 from agent_env.cli.session import configuration, context_of, find_run, opened_engine, opened_stores, run_async
 from agent_env.diagnostics import each
+from agent_env.documents.scoring import score_of
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def list_(*, task: str | None, status: Any, group: str | None, limit: int, befor
             run.run_id,
             run.task_id,
             state(run, stopped=run.run_id in stopped),
-            score_text(run.scores),
+            score_text(run.scores, score_of(run)),
             seconds_text(run.duration_seconds),
             moment(run.created_at),
         )
