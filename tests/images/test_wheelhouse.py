@@ -112,6 +112,15 @@ async def test_what_can_not_be_had_says_why_in_pips_words_and_leaves_nothing(tmp
     assert [*(tmp_path / "state/images/wheelhouses").iterdir()] == []
 
 
+async def test_a_pip_of_the_folder_where_the_user_stands_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/pip.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path / "tree")
+    with pytest.raises((TransferError, UnsupportedError)):
+        await Wheelhouse(tmp_path / "state", environ=offline(tmp_path) | {"PATH": ""}).fetch(["no-such-package-anywhere==1"], python="3.12")
+    assert not (tmp_path / "ran").exists()
+
+
 async def test_an_index_that_can_not_be_reached_is_told_once_with_what_helps(tmp_path: Path) -> None:
     away = {**offline(tmp_path), "PIP_NO_INDEX": "0", "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}
     with pytest.raises(TransferError, match="no-such-package-anywhere") as caught:
@@ -144,7 +153,7 @@ def no_module_pip(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 async def test_a_fetch_that_hangs_is_stopped_with_all_its_children_and_leaves_no_folder(tmp_path: Path, no_module_pip: object) -> None:
-    work = f"echo $TMPDIR > {tmp_path}/unpacking; echo $$ > {tmp_path}/pid; sleep 500 & wait"
+    work = f"echo $TMPDIR > {tmp_path}/unpacking; pwd > {tmp_path}/cwd; echo $$ > {tmp_path}/pid; sleep 500 & wait"
     environ = fake_pip(tmp_path, f'case "$*" in *--version*) exit 0;; esac\n{work}')
     house = Wheelhouse(tmp_path / "state", environ=environ, limits=replace(QUICK, wheelhouse_seconds=lasting(0.5)))
     with pytest.raises(DeadlineError, match="pip download"):
@@ -153,6 +162,7 @@ async def test_a_fetch_that_hangs_is_stopped_with_all_its_children_and_leaves_no
     assert [found for found in psutil.process_iter() if group_of(found) == group] == []
     unpacking = Path((tmp_path / "unpacking").read_text().strip())
     assert unpacking.is_relative_to(tmp_path / "state")
+    assert Path((tmp_path / "cwd").read_text().strip()).is_relative_to(tmp_path / "state"), "uv reads a uv.toml of where it stands"
     assert not await asyncio.to_thread(unpacking.exists)
 
 

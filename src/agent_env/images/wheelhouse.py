@@ -28,7 +28,7 @@ from agent_env.waiting import deadline, shielded
 
 FOLDER = "wheelhouses"
 REQUIREMENTS = "requirements.txt"
-_PIPS = ((sys.executable, "-m", "pip"), ("uv", "tool", "run", "pip"), ("pip3",), ("pip",))
+_PIPS = ((sys.executable, "-P", "-m", "pip"), ("uv", "tool", "run", "pip"), ("pip3",), ("pip",))
 """Commands that may be pip, the surest first: an environment that uv made holds none."""
 _TAGS = {
     "glibc": ("manylinux_2_28_{}", "manylinux_2_17_{}", "manylinux2014_{}", "linux_{}"),
@@ -150,28 +150,30 @@ class Wheelhouse:
         _pin(into)
 
     async def _pip(self, scratch: Path, *arguments: str) -> None:
-        command = [*await self._found(), *arguments[:1], "--no-input", "--disable-pip-version-check", "--quiet", *arguments[1:]]
+        command = [*await self._found(scratch), *arguments[:1], "--no-input", "--disable-pip-version-check", "--quiet", *arguments[1:]]
         async with deadline(self._limits.wheelhouse_seconds, f"pip {arguments[0]}"):
-            code, said = await self._run(command, TMPDIR=str(scratch))  # what a killed pip leaves goes with it
+            code, said = await self._run(command, scratch, TMPDIR=str(scratch))  # what a killed pip leaves goes with it
         if code != 0:
             said, unreachable = _without_retries(said)
             tail = mask_user_info("\n".join(f"  {line}" for line in said.splitlines()[-_TAIL_LINES:]))
             hint = _UNREACHABLE if unreachable else None
             raise TransferError(f"wheels could not be had: pip {arguments[0]} ended with {code}\n{tail}", concerns=arguments[-1], hint=hint)
 
-    async def _found(self) -> tuple[str, ...]:
+    async def _found(self, scratch: Path) -> tuple[str, ...]:
         for command in _PIPS:
             if shutil.which(command[0], path=self._environ.get("PATH")) is None:
                 continue
-            code, _ = await self._run([*command, "--version"])
+            code, _ = await self._run([*command, "--version"], scratch)
             if code == 0:
                 return command
         raise UnsupportedError("there is no pip to fetch wheels with", hint="install pip or uv")
 
-    async def _run(self, command: Sequence[str], **variables: str) -> tuple[int, str]:
+    async def _run(self, command: Sequence[str], folder: Path, **variables: str) -> tuple[int, str]:
+        """In a folder of our own: where the user stands may be somebody else's tree, with a `pip.py` or a `uv.toml` in it."""
         environ = {**self._environ, "SOURCE_DATE_EPOCH": _EPOCH, "PIP_DISABLE_PIP_VERSION_CHECK": "1", **variables}
         process = await asyncio.create_subprocess_exec(
             *command,
+            cwd=folder,
             env=environ,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
