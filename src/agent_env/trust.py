@@ -1,8 +1,7 @@
-"""Whether a configuration that lies in a working tree may do what only its user may decide.
+"""Which folders a user trusts, so that the configuration that lies there may do what only its user may decide.
 
-Whoever clones a folder has not read its configuration. Until its user trusts the folder once, that file can't send a key or a
-reference anywhere, name code to import, switch isolation off, or redirect stores and state. Trust holds for the folder and the file's
-content: a changed file asks again.
+Whoever clones a folder has not read its configuration. Until its user trusts the folder once, that file may say what is harmless and
+nothing else (`config/untrusted.py` is the list). Trust holds for the folder and the file's content: a changed file asks again.
 """
 
 from __future__ import annotations
@@ -10,30 +9,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from agent_env.errors import ConfigError, UntrustedError
 
 TRUST_VARIABLE = "AGENT_ENV_TRUST"
 """Names trusted folders, separated as in PATH: for CI, where nobody can be asked."""
-
-REDIRECTS = ("stores", "state", "database.url", "runner")
-ENDPOINTS = (
-    "conversations.default_human_a2a_url",
-    "model.endpoints",
-    "explorer.cors_origins",
-    "explorer.allowed_hosts",
-    "explorer.static_dir",
-)
-BUDGETS = ("model.budget", "model.judge_budget")
-IMPORTS = ("impl", "impls")
-ISOLATION = ("sandbox.unsafe_host",)
-PROVIDERS = ("sandbox.default", "sandbox.agent_default")
-OPENINGS = (("allow_private", None), ("network", "machine"))
-"""Options of providers, with their value where only that one does it, that let places reach this machine's own network."""
 
 
 class Trust:
@@ -112,77 +95,6 @@ class Trust:
             raise ConfigError(f"the list of trusted folders can't be written: {error.strerror}", concerns=str(self._path)) from error
         finally:
             aside.unlink(missing_ok=True)
-
-
-def gated_keys(values: Mapping[str, Any], *, foreign_key: bool) -> dict[str, str]:
-    """What a file may not do without trust: dotted key → why.
-
-    Args:
-        values: The file's values by dotted key.
-        foreign_key: A key or header for the model endpoint is known from elsewhere and would be sent to the file's `model.base_url`.
-    """
-    gates = (*_GATES, *(_WITH_A_FOREIGN_KEY if foreign_key else ()))
-    reasons = ((key, next((why for gated, why in gates if gated(key, value)), None)) for key, value in values.items())
-    return {key: why for key, why in reasons if why is not None}
-
-
-def _imports(key: str, value: Any) -> bool:
-    return key.rpartition(".")[2] in IMPORTS or any(name in IMPORTS for name, _ in _members(value))
-
-
-def _unconfines(key: str, value: Any) -> bool:
-    return key in ISOLATION or (key in PROVIDERS and isinstance(value, str) and "unsafe" in value)
-
-
-def _opens(_key: str, value: Any) -> bool:
-    return any(name == option and worth in (None, member) for name, member in _members(value) for option, worth in OPENINGS)
-
-
-def _refers(_key: str, value: Any) -> bool:
-    return any(text.startswith(("env:", "secret:")) for text in _texts(value))
-
-
-_Gate = tuple[Callable[[str, Any], bool], str]
-_GATES: tuple[_Gate, ...] = (
-    (_imports, "names code to import"),
-    (lambda key, _: _within(key, REDIRECTS), "redirects stores or state"),
-    (lambda key, _: _within(key, ENDPOINTS), "names an endpoint"),
-    (_unconfines, "switches isolation off"),
-    (_opens, "opens this machine's network to sandboxes"),
-    (_refers, "uses one of your variables or secrets"),
-    (lambda key, value: key == "model.broker" and value is not True, "would hand your model key to agents"),
-    (lambda key, _: _within(key, BUDGETS), "says how much of your models may be used up"),
-)
-"""Whether a key with that value needs trust, and why; the first that fits is told."""
-_WITH_A_FOREIGN_KEY: tuple[_Gate, ...] = (
-    (lambda key, _: key == "model.base_url", "would send your model key to an endpoint of its choice"),
-)
-
-
-def _within(key: str, names: tuple[str, ...]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in names)
-
-
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every key and its value, however deep."""
-    if isinstance(value, Mapping):
-        for name, member in value.items():
-            yield str(name), member
-            yield from _members(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _members(member)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for member in value.values():
-            yield from _texts(member)
-    elif isinstance(value, list):
-        for member in value:
-            yield from _texts(member)
 
 
 def refusal(file: Path, folder: Path, gated: Mapping[str, str]) -> UntrustedError:

@@ -92,12 +92,13 @@ def test_cl01_bad_configuration_is_exit_code_2_and_names_file_and_key(cli: Cli) 
     assert answer.code == 2
     assert "config.toml" in answer.err
     assert "exec_seconds" in answer.err
+    trusted = {"AGENT_ENV_TRUST": str(cli.cwd)}
     cli.write(".agentenv/config.toml", "[sandbox.providers.locl.config]\nmachine_image = 'x'\n")
-    answer = cli("runs", "list")
+    answer = cli("runs", "list", env=trusted)
     assert answer.code == 2
     assert "did you mean [sandbox.providers.local]?" in answer.err
     cli.write(".agentenv/config.toml", "[sandbox.providers.elsewhere.config]\nregion = 'x'\n")
-    answer = cli("runs", "list")
+    answer = cli("runs", "list", env=trusted)
     assert (answer.code, answer.err.count("nothing reads [sandbox.providers.elsewhere]")) == (0, 1)
 
 

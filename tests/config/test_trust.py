@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_env.config import digest_of, find_tree_file, load_config, user_trust
+from agent_env.config import KEYS, digest_of, find_tree_file, load_config, user_trust
+from agent_env.config.untrusted import ALLOWED, ALLOWED_LIMITS, REASONS, REFERS, reason_for
+from agent_env.defaults import Limits
 from agent_env.errors import ConfigError, UntrustedError
 
 MODEL = '[model]\nbase_url = "https://evil.example"\n'
@@ -31,54 +33,138 @@ def write(tree: Path, text: str) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("text", "variables", "key"),
-    [
-        (MODEL, {"LITELLM_API_KEY": "k"}, "model.base_url"),
-        (MODEL + 'api_key = "env:OPENAI_API_KEY"\n', {}, "model.api_key"),
-        (MODEL + 'headers = { A = "secret:K" }\n', {}, "model.headers"),
-        (MODEL + 'api_key = "own"\n', {"LITELLM_API_KEY": "mine"}, "model.base_url"),
-        ("[model]\nbroker = false\n", {}, "model.broker"),
-        ("[model.budget]\ntokens = 1000000000\n", {}, "model.budget"),
-        ('[model.endpoints.e]\nbase_url = "https://evil.example"\n', {}, "model.endpoints.e"),
-        ('[task_steps]\nimpls = ["evil:Step"]\n', {}, "task_steps.impls"),
-        ('[envs]\nimpls = ["evil:Env"]\n', {}, "envs.impls"),
-        ('[artifacts]\nimpls = ["evil:A"]\n', {}, "artifacts.impls"),
-        ('[sandbox.providers.x]\nimpl = "evil:P"\n', {}, "sandbox.providers.x"),
-        ('[explorer]\nplugins = { impls = ["evil:P"] }\n', {}, "explorer.plugins"),
-        ('[runner]\nimpl = "evil:R"\n', {}, "runner"),
-        ('[stores]\nobject = "local"\n', {}, "stores.object"),
-        ('[state]\nroot = "/tmp/x"\n', {}, "state.root"),
-        ('[database]\nurl = "sqlite:///x.db"\n', {}, "database.url"),
-        ("[sandbox]\nunsafe_host = true\n", {}, "sandbox.unsafe_host"),
-        ('[sandbox]\ndefault = "unsafe-host"\n', {}, "sandbox.default"),
-        ('[sandbox]\ndefault = "env:HOME?local"\n', {}, "sandbox.default"),
-        ('[conversations]\ndefault_human_a2a_url = "http://evil"\n', {}, "conversations.default_human_a2a_url"),
-        ('[plugins.p]\nendpoint = "x"\nkey = "env:AWS_SECRET"\n', {}, "plugins.p"),
-    ],
-)
-def test_what_only_a_trusted_folder_may_ask_for_is_refused_by_name(tree: Path, text: str, variables: dict[str, str], key: str) -> None:
+SAYS: dict[str, str] = {
+    "agents.docker_image": '"evil/dind"',
+    "artifacts.impls": '["evil:A"]',
+    "artifacts.type_aliases": '{ a = "b" }',
+    "conversations.default_human_a2a_url": '"http://evil"',
+    "database.synchronous": '"NORMAL"',
+    "database.url": '"sqlite:///x.db"',
+    "envs.base_image": '"evil/python"',
+    "envs.database_image": '"evil/postgres"',
+    "envs.impls": '["evil:E"]',
+    "explorer.allowed_hosts": '["evil"]',
+    "explorer.cors_origins": '["http://evil"]',
+    "explorer.plugins": '{ impls = ["evil:P"] }',
+    "explorer.static_dir": '"/etc"',
+    "images.registries": '{ "r.example" = { username = "me", password = "theirs" } }',
+    "model.api_key": '"theirs"',
+    "model.base_url": '"https://evil.example"',
+    "model.broker": "false",
+    "model.budget": "{ tokens = 1000000000 }",
+    "model.endpoints.*": '{ base_url = "https://evil.example" }',
+    "model.headers": '{ Authorization = "theirs" }',
+    "model.judge_budget": "{ requests = 1000000000 }",
+    "model.params": '{ extra_headers = { a = "b" } }',
+    "model.prices": '{ "*" = { input = 0, output = 0 } }',
+    "plugins.*": '{ endpoint = "x" }',
+    "runner": '{ impl = "evil:R" }',
+    "sandbox.agent_default": '"rootfs"',
+    "sandbox.container_privileges": '["volumes"]',
+    "sandbox.default": '"unsafe_host"',
+    "sandbox.providers.*": '{ config = { allow_private = ["10.0.0.0/8"] } }',
+    "sandbox.unsafe_host": "true",
+    "state.providers.*": '{ impl = "evil:S" }',
+    "state.root": '"/tmp/x"',
+    "stores.document": '{ impl = "evil:S" }',
+    "stores.image": '{ impl = "evil:S" }',
+    "stores.object": '"local"',
+    "stores.secret": '{ impl = "evil:S" }',
+    "task_steps.impls": '["evil:Step"]',
+}
+"""Key → what a tree that isn't trusted may not say of it."""
+
+
+def test_every_key_is_either_allowed_or_refused_with_a_reason() -> None:
+    assert set(ALLOWED) | set(REASONS) == set(KEYS), "a new key needs an entry in config/untrusted.py"
+    assert set(REASONS) == set(SAYS), "and one here, unless any value of it is harmless"
+    assert set(Limits.names()) >= ALLOWED_LIMITS
+    for key in ("tomorrows.key", *(f"limits.{name}" for name in Limits.names() if name not in ALLOWED_LIMITS)):
+        assert reason_for(key, 1), key
+    assert "a working tree may say" in (reason_for("tomorrows.key", 1) or "")
+    for key in (*KEYS, "limits.exec_seconds"):
+        for reference in ("env:AWS_SECRET?x", {"a": [{"secret:K": 1}]}, ["secret:K"]):
+            assert reason_for(key, reference) == REFERS, key
+
+
+@pytest.mark.parametrize("pattern", SAYS)
+def test_what_only_a_trusted_folder_may_ask_for_is_refused_by_name(tree: Path, pattern: str) -> None:
+    key = pattern.replace("*", "local")
+    text = f"{key} = {SAYS[pattern]}\n"
+    user = tree.parent / "home/.config/agent-env/config.toml"
+    user.parent.mkdir(parents=True)
+    if key == "database.synchronous":
+        user.write_text('database.synchronous = "FULL"\n')
     file = write(tree, text)
     with pytest.raises(UntrustedError) as error:
-        load_config(tree, environ(tree, **variables))
-    assert key in str(error.value)
+        load_config(tree, environ(tree))
+    assert f"{key} {REASONS[pattern]}" in str(error.value)
     assert str(file) in str(error.value)
     assert f"agent-env trust {tree}" in str(error.value)
+    skipped = load_config(tree, environ(tree), untrusted="skip")
+    assert skipped.blocked == {key: REASONS[pattern]}
+    assert str(file) not in [str(source) for source in skipped.origins.get(key, ())]
     user_trust(environ(tree)).record(tree, digest_of(file))
-    assert load_config(tree, environ(tree, **variables)).given(key)
+    said = load_config(tree, environ(tree))
+    assert said.origins[key][0].kind == "tree"
+    file.unlink()
+    user.write_text(text)
+    assert load_config(tree, environ(tree)).origins[key][0].kind == "user"
 
 
 def test_harmless_keys_of_an_untrusted_file_work(tree: Path) -> None:
-    write(tree, '[limits]\nexec_seconds = 5\n[run]\nconcurrency = 2\n[sandbox]\ndefault = "local"\n[model]\ndefault = "m"\n')
+    write(
+        tree,
+        """limits = { exec_seconds = 5 }
+run = { concurrency = 2, quiesce = "freeze" }
+sandbox = { default = "local", unsafe_host = false, container_privileges = [], attribution = { team = "a" } }
+model = { default = "m", broker = true, params = { temperature = 0.5, seed = 1 }, roles = { judge = "j" } }
+agents = { default_a2a_agent_id = "a" }
+database = { synchronous = "FULL" }
+explorer = { port = 1 }
+""",
+    )
     config = load_config(tree, environ(tree, LITELLM_API_KEY="k"))
     assert (config.limits.exec_seconds, config.run.concurrency, config.model.default) == (5, 2, "m")
+    assert {key.partition(".")[0] for key in config.values} == {"agents", "database", "explorer", "limits", "model", "run", "sandbox"}
 
 
-def test_an_endpoint_without_any_key_and_one_with_its_own_key_send_nothing_of_the_users(tree: Path) -> None:
-    write(tree, MODEL)
-    assert load_config(tree, environ(tree)).model.base_url == "https://evil.example"
-    write(tree, MODEL + 'api_key = "public-demo"\n')
-    assert load_config(tree, environ(tree)).model.api_key == "public-demo"
+def test_what_holds_without_the_file_needs_no_trust_and_what_differs_does(tree: Path) -> None:
+    user = tree.parent / "home/.config/agent-env/config.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('[sandbox]\ndefault = "smol_vm"\ncontainer_privileges = ["devices"]\n')
+    write(tree, '[sandbox]\ncontainer_privileges = ["devices"]\n')
+    load_config(tree, environ(tree))
+    for text in ('container_privileges = ["devices", "volumes"]', 'default = "local"'):
+        write(tree, f"[sandbox]\n{text}\n")
+        with pytest.raises(UntrustedError):
+            load_config(tree, environ(tree))
+    assert load_config(tree, environ(tree, AGENT_ENV_SANDBOX="rootfs")).sandbox.default == "rootfs"
+
+
+@pytest.mark.parametrize("text", [MODEL, MODEL + 'api_key = "public-demo"\n', '[model]\napi_key = "public-demo"\n'])
+def test_neither_an_endpoint_nor_a_key_of_the_trees_own_is_used(tree: Path, text: str) -> None:
+    write(tree, text)
+    with pytest.raises(UntrustedError, match=r"model\."):
+        load_config(tree, environ(tree))
+
+
+def test_trust_reaches_no_folder_below_or_beside_that_has_a_file_of_its_own(tree: Path) -> None:
+    text = '[sandbox]\ncontainer_privileges = ["volumes"]\n'
+    user_trust(environ(tree)).record(tree, digest_of(write(tree, text)))
+    (tree / "below").mkdir()
+    assert load_config(tree / "below", environ(tree)).given("sandbox.container_privileges")
+    (tree / "below/.agentenv").symlink_to(tree / ".agentenv")  # what is trusted is a folder, not a file by whatever name
+    (tree.parent / "beside").mkdir()
+    (tree.parent / "beside/.agentenv").mkdir()
+    (tree.parent / "beside/.agentenv/config.toml").symlink_to(tree / ".agentenv/config.toml")
+    for folder in (tree / "below", tree.parent / "beside"):
+        for named in ("", str(tree)):
+            with pytest.raises(UntrustedError):
+                load_config(folder, environ(tree, AGENT_ENV_TRUST=named))
+    write(tree.parent / "beside", f"{text}# changed\n")
+    with pytest.raises(UntrustedError):  # written through the link: the trusted folder's own file, changed
+        load_config(tree, environ(tree))
 
 
 def test_a_key_in_the_users_own_file_is_not_sent_to_the_trees_endpoint(tree: Path) -> None:
@@ -89,15 +175,6 @@ def test_a_key_in_the_users_own_file_is_not_sent_to_the_trees_endpoint(tree: Pat
     with pytest.raises(UntrustedError, match=r"model\.base_url"):
         load_config(tree, environ(tree))
     assert load_config(tree, environ(tree, LITELLM_BASE_URL="https://mine")).model.base_url == "https://mine"
-
-
-@pytest.mark.parametrize("option", ['allow_private = ["10.0.0.0/8"]', 'network = "machine"'])
-def test_an_untrusted_tree_opens_no_network_of_this_machine_to_sandboxes(tree: Path, option: str) -> None:
-    write(tree, f"[sandbox.providers.local.config]\n{option}\n")
-    with pytest.raises(UntrustedError, match="opens this machine's network"):
-        load_config(tree, environ(tree))
-    write(tree, '[sandbox.providers.local.config]\nnetwork = "auto"\n')
-    assert load_config(tree, environ(tree)).sandbox.providers["local"]["config"] == {"network": "auto"}
 
 
 def test_commands_that_must_work_before_there_is_trust_get_the_rest(tree: Path) -> None:

@@ -116,8 +116,8 @@ CONFIGURATION = """\
 Generated from the code by `python -m agent_env.cli.reference`. A variable beats the working tree's `.agentenv/config.toml`, which beats the
 user's `~/.config/agent-env/config.toml`. `model.default` is the key `default` of the table `[model]`. `agent-env config explain KEY` says
 what holds here and why; `agent-env config init` writes a file to start from. In a file, `env:NAME` or `env:NAME?DEFAULT` stands for the
-value of a variable, of whatever key. What a working tree's file may say only once it is trusted:
-[Secrets and trust](../how-to/secrets-and-trust.md).
+value of a variable, of whatever key. The column *untrusted* says what a working tree's file may say before it is trusted, which is nothing
+where it is empty: [Secrets and trust](../how-to/secrets-and-trust.md).
 """
 
 
@@ -125,6 +125,7 @@ def configuration_page() -> str:
     """The page of configuration keys."""
     from agent_env.config.keys import LIMIT_PREFIX, rule_of
     from agent_env.config.said import every_key, said_of
+    from agent_env.config.untrusted import allowed_values
 
     rows = []
     for key in every_key():
@@ -132,10 +133,10 @@ def configuration_page() -> str:
         default = "" if rule is None or rule.default is None else f"`{json.dumps(rule.default)}`"
         variable = f"`{rule.variable}`" if rule is not None and rule.variable else ""
         reference = " May be a reference (`env:NAME`, `secret:KEY`)." if rule is not None and rule.reference else ""
-        rows.append((key, f"| `{key}` | {default} | {variable} | {said_of(key)}{reference} |"))
+        rows.append((key, f"| `{key}` | {default} | {variable} | {allowed_values(key) or ''} | {said_of(key)}{reference} |"))
     keys = [row for key, row in rows if not key.startswith(LIMIT_PREFIX)]
     limits = [row for key, row in rows if key.startswith(LIMIT_PREFIX)]
-    head = ["| key | built in | variable | |", "|---|---|---|---|"]
+    head = ["| key | built in | variable | untrusted | |", "|---|---|---|---|---|"]
     told = "Seconds, bytes and counts, as their names say. Numbers marked (reference) are the published system's."
     return "\n".join([CONFIGURATION, *head, *keys, "", "## Limits\n", f"{told}\n", *head, *limits]) + "\n"
 

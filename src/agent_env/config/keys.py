@@ -147,6 +147,11 @@ def rule_of(key: str) -> Key | None:
     return KEYS.get(key) or limit_key(key) or next((rule for prefix, rule in _OPEN.items() if key.startswith(prefix)), None)
 
 
+def pattern_of(key: str) -> str:
+    """How the table of keys spells a dotted key: `model.endpoints.*` for `model.endpoints.mine`; the key itself where it has none."""
+    return key if key in KEYS else next((f"{prefix}*" for prefix in _OPEN if key.startswith(prefix)), key)
+
+
 def is_unread(key: str, value: Any) -> bool:
     """Whether a key asks for something that nobody does. `"local"`, and nothing, is what there is anyway."""
     return value not in ("local", [], {}) and (key in UNREAD or any(key.startswith(open[:-1]) for open in UNREAD if open.endswith(".*")))

@@ -22,6 +22,7 @@ from agent_env.config.keys import (
     variable_value,
 )
 from agent_env.config.state import NOWHERE, STATE_VARIABLE, state_root
+from agent_env.config.untrusted import gated_keys
 from agent_env.config.values import DEFAULT_AGENT_ID, Config, ConfigFile, FileKind, ModelConfig, RunConfig, SandboxConfig, Source
 from agent_env.defaults import DATABASE_SYNCHRONOUS, Limits
 from agent_env.diagnostics import Diagnostics
@@ -29,7 +30,7 @@ from agent_env.documents.reading import parse_toml, read_file
 from agent_env.documents.spelling import near
 from agent_env.errors import ConfigError, Problem, ProblemsError
 from agent_env.ids import home_folder
-from agent_env.trust import TRUST_VARIABLE, Trust, gated_keys, refusal
+from agent_env.trust import TRUST_VARIABLE, Trust, refusal
 
 CONFIG_VARIABLE = "AGENT_ENV_CONFIG"
 PREFIX = "AGENT_ENV_"
@@ -69,7 +70,8 @@ def load_config(
     blocked: dict[str, str] = {}
     for file in files:
         if file.kind == "tree" and not trust.is_trusted(file.folder, file.digest):
-            gated = gated_keys(loaded[file.path], foreign_key=_sends_a_key(file, files, loaded, given))
+            own = {key: value for other in files if other.kind == "user" for key, value in loaded[other.path].items()}
+            gated = gated_keys(loaded[file.path], variables=given, own=own)
             if gated and untrusted == "refuse" and root != NOWHERE:  # what is trusted stands in the state
                 wrong.refuse(refusal(file.path, file.folder, gated))
             blocked |= gated
@@ -199,17 +201,6 @@ def _idle_variables(given: Mapping[str, tuple[str, Any]], environ: Mapping[str, 
             if meant is not None:
                 found.append(Problem("is read by nothing", f"variable {name}", hint=f"did you mean {meant}?"))
     return found
-
-
-def _sends_a_key(
-    file: ConfigFile, files: tuple[ConfigFile, ...], loaded: Mapping[Path, Mapping[str, Any]], given: Mapping[str, Any]
-) -> bool:
-    """A key or header that is not the file's own would go to the file's endpoint."""
-    if "model.base_url" in given:
-        return False
-    elsewhere = [given, *(loaded[other.path] for other in files if other is not file)]
-    own = loaded[file.path]
-    return any(key in values and (key not in own or values is given) for values in elsewhere for key in ("model.api_key", "model.headers"))
 
 
 def _merge(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 STARTER = """\
 # Configuration of agent-env. Every line is optional; `agent-env config show` says what holds and where it came from.
 # A key or another secret is best a reference: "env:NAME", "env:NAME?default" or "secret:KEY".
+# In a working tree most of it counts only once you trust the folder: agent-env trust.
 
 [sandbox]
 # default = "local"          # a provider, or several in the order in which they are tried

@@ -20,8 +20,9 @@ from agent_env.errors import NotFoundError, UsageError
 def trust(folder: Path | None, listing: bool, revoke: bool, as_json: bool) -> None:
     """Trust the configuration in FOLDER (the nearest one above when absent).
 
-    Until then a .agentenv/config.toml of a working tree can't pair your key with an endpoint, name code to import, redirect stores or
-    switch isolation off. Trust holds for the file as it is now: a changed file asks again. In CI, name the folder in AGENT_ENV_TRUST.
+    Until then a .agentenv/config.toml of a working tree may say what is harmless, such as an agent, a model or how long a command may
+    take, and nothing else: no privileges of containers, provider, endpoint, key, image, code or store. Trust holds for the file as it is
+    now: a changed file asks again. In CI, name the folder in AGENT_ENV_TRUST.
     """
     from agent_env.config import digest_of, user_trust
 
