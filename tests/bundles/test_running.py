@@ -19,6 +19,7 @@ from agent_env.artifacts import Artifacts
 from agent_env.bundles import (
     BundleRun,
     BundleRunRequest,
+    Earlier,
     TaskRun,
     WorkItem,
     Written,
@@ -72,6 +73,9 @@ class Recording:
 
     def on_written(self, written: Written) -> None:
         self.written = written
+
+    def on_earlier(self, earlier: Earlier) -> None:
+        self.earlier = earlier
 
     def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         self.items, self.concurrency = items, concurrency
@@ -233,6 +237,31 @@ def test_a_run_of_another_content_is_not_resumed(tmp_path: Path, config: Config)
     root = write(tmp_path / "bundle", HELLO)
     run(config, root)
     assert not run(config, root, resume=True, seed=1).runs[0].reused
+
+
+def test_a_call_goes_on_with_the_group_of_its_own_seeds_alone(tmp_path: Path, config: Config) -> None:
+    criterion = {"type": "bash_cmd_succeeds", "criterion": "seeded", "bash_cmd": "test <word> != none"}
+    root = write(
+        tmp_path / "seeded", {**HELLO, "tasks/hello.json": [*REFERENCE_HELLO[:2], {**REFERENCE_HELLO[2], "criteria": [criterion]}]}
+    )
+    mine, others = [{"word": "same"}, {"word": "mine"}], [{"word": "same"}, {"word": "theirs"}]
+    first = interrupted(config, root, after=1, seeds=mine, concurrency=1)
+    between = run(config, root, seeds=others)
+    observer = Recording()
+    again = run(config, root, observer, seeds=mine, resume=True)
+    assert again.verdict().passed
+    assert again.runs[0].outcome.run_id == first.outcomes[0].outcome.run_id
+    assert again.group_id != between.group_id
+    assert f"going on with {again.group_id}: 1 kept, " in observer.earlier.said()
+    with open_memory(config) as memory:
+        rows = {group: list(memory.journal.runs_of_group(group)) for group in (between.group_id, again.group_id)}
+    assert {group: sorted(row.attempt_index for row in each) for group, each in rows.items()} == {group: [0, 1] for group in rows}
+    other = Recording()
+    assert run(config, root, other, seeds=[*mine, {"word": "third"}], resume=True).group_id not in rows
+    assert other.earlier.differs == ("the seeds differ",)
+    write(root, {"tasks/hello.json": [REFERENCE_HELLO[0]]})
+    assert run(config, root, observer, resume=True, seeds=()).group_id not in rows
+    assert "tasks/hello.json changed since" in observer.earlier.said()
 
 
 def test_tp12_a_call_does_not_depend_on_the_current_folder(tmp_path: Path, config: Config, monkeypatch: pytest.MonkeyPatch) -> None:

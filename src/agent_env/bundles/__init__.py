@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agent_env.lazy import names_of
 
 if TYPE_CHECKING:
+    from agent_env.bundles.calls import Earlier as Earlier
     from agent_env.bundles.importer import Imported as Imported
     from agent_env.bundles.importer import import_task as import_task
     from agent_env.bundles.installed import Found as Found
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from agent_env.bundles.work import default_concurrency as default_concurrency
 
 _MODULES = {
+    "calls": ("Earlier",),
     "importer": ("Imported", "import_task"),
     "installed": ("Found", "Installed", "find_bundle", "installed_bundles"),
     "materialising": ("Written", "WrittenEntry", "materialise"),

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from agent_env.bundles.calls import Call, Earlier, earlier_call
 from agent_env.bundles.locks import bundle_locks
 from agent_env.bundles.materialising import WriteStores, Written, materialise
 from agent_env.bundles.plan import plan_folder
 from agent_env.bundles.planned import BundlePlan, PlannedEval
 from agent_env.bundles.verdict import Result, Verdict
-from agent_env.bundles.work import WorkItem, default_concurrency, last_call, plan_work
+from agent_env.bundles.work import WorkItem, default_concurrency, plan_work
 from agent_env.diagnostics import Diagnostics
 from agent_env.documents.scoring import counts
 from agent_env.documents.updates import Json
@@ -55,7 +56,8 @@ class BundleRunRequest:
     keep: bool = False
     pause_on_failure: bool = False
     resume: bool = False
-    """Go on with the last call for the same work. A run that ended, in a way that says something about the task, is not done again."""
+    """Go on with the newest unfinished call for exactly the same work, or else begin a new one. A run that ended, in a way that says
+    something about the task, is not done again."""
     redeploy: bool = False
     """With `resume`: make places that were lost again; see `Engine.resume`."""
     model: str | None = None
@@ -116,6 +118,10 @@ class BundleObserver(Protocol):
 
     def on_written(self, written: Written) -> None:
         """The documents are there."""
+        ...
+
+    def on_earlier(self, earlier: Earlier) -> None:
+        """What there is to go on with; only asked where the call is to go on."""
         ...
 
     def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
@@ -221,7 +227,8 @@ async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Confi
         observer.on_written(written)
     items = _work(request, written)
     concurrency = request.concurrency or config.run.concurrency or default_concurrency(config.limits)
-    return await _Call(request, engine, written, observer).run(items, max(1, concurrency))
+    call = _call_of(request, written, items)
+    return await _Running(request, engine, written, call, observer).run(items, max(1, concurrency))
 
 
 def _with_agents(written: Written, request: BundleRunRequest, stores: WriteStores, config: Config) -> Mapping[str, Json]:
@@ -246,26 +253,43 @@ def _work(request: BundleRunRequest, written: Written) -> list[WorkItem]:
     return plan_work(written, attempts=request.attempts, seeds=seeds_of(request, written.plan), seed=request.seed, overrides=shared)
 
 
-class _Call:
+def _call_of(request: BundleRunRequest, written: Written, items: Sequence[WorkItem]) -> Call:
+    return Call(
+        keys=tuple(item.key for item in items),
+        contents={item.task.name: item.content for item in items},
+        seeds=seeds_of(request, written.plan),
+        seed=request.seed,
+        attempts=request.attempts,
+        options={**request.overrides, **request.models, "agent_model": _model(request, written)},
+    )
+
+
+def _model(request: BundleRunRequest, written: Written) -> str | None:
+    return request.model or written.plan.bundle.settings.model
+
+
+class _Running:
     """The runs of one call."""
 
-    def __init__(self, request: BundleRunRequest, engine: Engine, written: Written, observer: BundleObserver | None) -> None:
+    def __init__(self, request: BundleRunRequest, engine: Engine, written: Written, call: Call, observer: BundleObserver | None) -> None:
         self._request = request
         self._engine = engine
         self._written = written
         self._observer = observer
         self._group = new_run_id().replace("run-", "group-")
         self._before: Mapping[str, RunRow] = {}
-        model = request.model or written.plan.bundle.settings.model
+        self._call, self._said = call, call.stored()
+        model = _model(request, written)
         self._context = {"agent_model": model} if model else None
 
     async def run(self, items: Sequence[WorkItem], concurrency: int) -> BundleRun:
         """Brings all of them to their end."""
         if self._request.resume:
-            keys = [item.key for item in items]
-            found = await asyncio.to_thread(last_call, self._engine.stores.journal, keys, self._written.plan.bundle.id_root)
-            if found is not None:
-                self._group, self._before = found
+            id_root = self._written.plan.bundle.id_root
+            found = await asyncio.to_thread(earlier_call, self._engine.stores.journal, self._call, bundle=id_root)
+            self._group, self._before = found.group_id or self._group, found.runs
+            if self._observer is not None:
+                self._observer.on_earlier(found)
         if self._observer is not None:
             self._observer.on_work(items, concurrency, self._group)
         done: dict[int, TaskRun] = {}
@@ -283,7 +307,7 @@ class _Call:
 
     async def _one(self, item: WorkItem) -> TaskRun:
         before = self._before.get(item.key)
-        if before is not None and _is_settled(before):
+        if before is not None and counts(before):
             return TaskRun(item, self._engine.outcome(before.run_id), reused=True)
         run_id = before.run_id if before is not None else new_run_id()
         if self._observer is not None:
@@ -322,14 +346,10 @@ class _Call:
             bundle_id=bundle.id_root,
             bundle_path=item.task.name,
             work_key=item.key,
+            call={**self._said, "content": item.content},
             run_id=run_id,
             **self._request.models,
         )
-
-
-def _is_settled(row: RunRow) -> bool:
-    """It ended in a way that says something about the task; a machine's fault or a cancellation does not."""
-    return counts(row)
 
 
 def _light(run: TaskRun) -> TaskRun:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from agent_env.bundles.materialising import Written
 from agent_env.bundles.model import COLLECTION_OF, BundleKind
@@ -16,12 +15,6 @@ from agent_env.bundles.verdict import Wanted, attempt_label
 from agent_env.defaults import Limits
 from agent_env.documents.seeds import SEED_KEY, row_name
 from agent_env.documents.updates import Json
-
-if TYPE_CHECKING:
-    from agent_env.stores import Journal, RunRow
-
-_PAGE, _PAGES = 200, 25
-"""How far back the last call for some work is looked for among runs of other bundles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +30,8 @@ class WorkItem:
     """Of the task's name in its bundle, its steps, the files that it uses, the seed, the attempt and the overrides: not of ids, versions,
     or where the bundle lies."""
 
+    content: str = ""
+    """Of the task's steps and of the files that it uses."""
     row: int | None = None
     """Which row of the seeds it is filled with, from 0; None without seeds."""
     rows: int = 1
@@ -84,8 +79,9 @@ def plan_work(
                     if seed is not None and SEED_KEY not in values
                     else dict(values)
                 )
-                key = _digest([task.name, contents[task.id, task.name], filled, index, overrides or {}])
-                items.append(WorkItem(task, index, total, filled, key, number if seeds else None, len(per_task)))
+                content = contents[task.id, task.name]
+                key = _digest([task.name, content, filled, index, overrides or {}])
+                items.append(WorkItem(task, index, total, filled, key, content, number if seeds else None, len(per_task)))
     return items
 
 
@@ -121,42 +117,6 @@ def _digest(value: Json) -> str:
     from agent_env.stores import digest_of
 
     return digest_of({"work": value})
-
-
-def last_call(journal: Journal, keys: Iterable[str], bundle_id: str) -> tuple[str, dict[str, RunRow]] | None:
-    """The newest group of runs that did any of this work: its id, and its newest run for each key.
-
-    Runs of the same bundle are looked at first; then those of others, because a folder that was moved has another id.
-    """
-    wanted = set(keys)
-    group = next((row.group_id for row in _newest(journal, bundle_id) if _key(row) in wanted and row.group_id), None)
-    if group is None:
-        group = next((row.group_id for row in _newest(journal, None) if _key(row) in wanted and row.group_id), None)
-    if group is None:
-        return None
-    found: dict[str, RunRow] = {}
-    before: str | None = None
-    while rows := journal.list_runs(group=group, limit=_PAGE, before=before):
-        for row in rows:
-            key = _key(row)
-            if key in wanted:
-                found.setdefault(key, row)
-        before = rows[-1].run_id
-    return group, found
-
-
-def _newest(journal: Journal, bundle_id: str | None) -> Iterator[RunRow]:
-    before: str | None = None
-    for _ in range(_PAGES):
-        rows = journal.list_runs(bundle=bundle_id, limit=_PAGE, before=before)
-        yield from rows
-        if len(rows) < _PAGE:
-            return
-        before = rows[-1].run_id
-
-
-def _key(row: RunRow) -> str:
-    return str(row.options.get("work_key") or "")
 
 
 def default_concurrency(limits: Limits) -> int:

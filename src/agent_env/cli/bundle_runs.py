@@ -16,6 +16,7 @@ from agent_env.diagnostics import Diagnostics
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
+    from agent_env.bundles.calls import Earlier
     from agent_env.bundles.installed import Found
     from agent_env.bundles.materialising import Written
     from agent_env.bundles.planned import BundlePlan
@@ -44,6 +45,11 @@ class Observer:
             for entry in written.entries:
                 if entry.changed:
                     note(str(entry))
+
+    def on_earlier(self, earlier: Earlier) -> None:
+        """Says what goes on, or why a new group begins."""
+        if not self._how.quiet:
+            note(earlier.said())
 
     def on_work(self, items: Sequence[WorkItem], concurrency: int, group_id: str) -> None:
         """Knows how much there is to do."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from agent_env.errors import NotFoundError, UsageError
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow
 
-_PAGE = 500
 ALL = "all tasks"
 
 
@@ -42,12 +40,12 @@ def named_group(text: str) -> str:
 
 def runs_of_group(journal: Journal, group_id: str) -> list[RunRow]:
     """Every run of a group, by its id, or by the first letters of that where no run begins so; none when there is no such group."""
-    if not (found := list(chain.from_iterable(_pages(journal, group_id)))):
+    if not (found := list(journal.runs_of_group(group_id))):
         try:
             journal.find_run(group_id)
         except NotFoundError:
             if whole := journal.find_group(group_id):
-                found = list(chain.from_iterable(_pages(journal, whole)))
+                found = list(journal.runs_of_group(whole))
         except UsageError:  # several runs, which whoever looks for one is told
             pass
     return found
@@ -76,13 +74,6 @@ def show_compared(found: dict[str, dict[str, Any]], left: str, right: str) -> No
         rows.append((task, *sides[0], *sides[1], None if pair["change"] is None else f"{pair['change']:+.3f}"))
     side = ("MEAN", "NOT COUNTED")
     table(("TASK", "LEFT PASSED", *side, "RIGHT PASSED", *side, "CHANGE"), rows, right=(1, 2, 3, 4, 5, 6, 7))
-
-
-def _pages(journal: Journal, group_id: str) -> Iterator[list[RunRow]]:
-    before: str | None = None
-    while rows := journal.list_runs(group=group_id, limit=_PAGE, before=before):
-        yield rows
-        before = rows[-1].run_id
 
 
 def _pair(left: Tally | None, right: Tally | None) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from agent_env.errors import NotFoundError
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
 
+_DIGESTS = frozenset({"work_key", "call"})
+"""Options that are digests of what is compared by itself."""
 _ASKED = {"a2a_agent_id": "agent"}
 """Overrides whose option has another name."""
 
@@ -212,7 +214,7 @@ def _flat(stored: StoredRun) -> dict[str, Any]:
     }
     flat |= _prefixed("asked", asked_for(stored))
     flat |= _prefixed("scores", run.scores) | _prefixed("seed", run.seed)
-    flat |= _prefixed("options", {name: value for name, value in run.options.items() if name != "work_key"})  # a digest of what is compared
+    flat |= _prefixed("options", {name: value for name, value in run.options.items() if name not in _DIGESTS})
     for attempt in stored.attempts:
         if not attempt.superseded:
             flat[f"steps.{attempt.step_id}.state"] = attempt.state

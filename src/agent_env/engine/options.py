@@ -66,6 +66,8 @@ class RunOptions:
     """Where the task comes from; only for people, a resume does not need it."""
     work_key: str | None = None
     """What this run is for, by content: a later call for the same work finds it, wherever the task's files are by then."""
+    call: Mapping[str, Json] = field(default_factory=dict)
+    """Of which call it is, by digests: a later call goes on with the group of the same work alone."""
     record: str | None = None
     """A folder that the answers of models are recorded in, absolute."""
     replay: str | None = None

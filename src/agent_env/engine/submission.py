@@ -63,7 +63,7 @@ def prepared(plan: TaskPlan, options: RunOptions, redactor: Redactor, keep: Keep
             "keep": options.keep,
             "pause_on_failure": options.pause_on_failure,
             "work_key": options.work_key,
-            **{name: value for name in ("record", "replay", "model_budget") if (value := getattr(options, name))},
+            **{name: value for name in ("call", "record", "replay", "model_budget") if (value := getattr(options, name))},
         },
     )
     return seeded, new

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agent_env.stores.owners import Owner as Owner
     from agent_env.stores.records import AttemptRow as AttemptRow
     from agent_env.stores.records import EventRow as EventRow
+    from agent_env.stores.records import GroupRow as GroupRow
     from agent_env.stores.records import Lease as Lease
     from agent_env.stores.records import NewRun as NewRun
     from agent_env.stores.records import Resource as Resource
@@ -54,6 +55,7 @@ _MODULES = {
     "records": (
         "AttemptRow",
         "EventRow",
+        "GroupRow",
         "Lease",
         "NewRun",
         "Resource",

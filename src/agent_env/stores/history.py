@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from agent_env.stores.packing import Packing
 from agent_env.stores.records import (
     AttemptRow,
     EventRow,
+    GroupRow,
     ResourceRow,
     ResourceState,
     ReviewRow,
@@ -32,7 +34,11 @@ _RUN_COLUMNS = (
     " status, kind, word, scores, error, created_at, started_at, finished_at, seed, options, notes, owner, epoch, heartbeat_at"
 )
 _RUN_JSON: Mapping[str, Any] = {"scores": {}, "error": None, "seed": {}, "options": {}, "notes": {}}
+_NEWEST_FIRST = "ROW_NUMBER() OVER (PARTITION BY group_id, status, kind ORDER BY created_at DESC, run_id DESC)"
+_ALIKE = "COUNT(*) OVER (PARTITION BY group_id, status, kind)"
 _LAST_CHARACTER = "\U0010ffff"
+_PAGE = 200
+"""Runs that are read at once, where all of them are wanted."""
 _AMBIGUOUS = 5
 """How many runs a message lists when a prefix fits several."""
 
@@ -111,6 +117,30 @@ class History:
         sql = f"SELECT {_RUN_COLUMNS} FROM runs {_where(where)} ORDER BY created_at DESC, run_id DESC LIMIT :limit"
         params = {**wanted, "limit": limit, **({"before": before} if before is not None else {})}
         return [self._run_row(row) for row in self._db.read(lambda tx: tx.execute(sql, params))]
+
+    def runs_of_group(self, group: str) -> Iterator[RunRow]:
+        """Every run of a group, newest first, read page by page."""
+        before: str | None = None
+        while rows := self.list_runs(group=group, limit=_PAGE, before=before):
+            yield from rows
+            before = rows[-1].run_id
+
+    def groups(self, *, task: str | None = None, bundle: str | None = None) -> list[GroupRow]:
+        """Groups of runs, that of the newest run first.
+
+        Args:
+            task: Only runs of this task id count.
+            bundle: Only those of this bundle id.
+        """
+        wanted = {column: value for column, value in {"task_id": task, "bundle_id": bundle}.items() if value is not None}
+        where = _where(["group_id IS NOT NULL", *(f"{column} = :{column}" for column in wanted)])
+        newest = f"SELECT group_id, status, kind, run_id, created_at, {_NEWEST_FIRST} AS place, {_ALIKE} AS runs FROM runs {where}"
+        sql = f"SELECT * FROM ({newest}) AS counted WHERE place = 1 ORDER BY created_at DESC, run_id DESC"
+        found: dict[str, GroupRow] = {}
+        for row in self._db.read(lambda tx: tx.execute(sql, wanted)):
+            group = found.setdefault(row.group_id, GroupRow(row.group_id, row.run_id, row.created_at, {}))
+            found[row.group_id] = replace(group, endings={**group.endings, (row.status, row.kind): row.runs})
+        return list(found.values())
 
     def find_run(self, prefix: str) -> RunRow:
         """The run whose id begins so, with `run-` before it or without, or whose instance id is this.

@@ -88,6 +88,19 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupRow:
+    """The runs of one group, counted."""
+
+    group_id: str
+    newest_run: str
+    """The run of it that was created last."""
+    created_at: str
+    """When that was."""
+    endings: Mapping[tuple[RunStatus, str | None], int]
+    """Status and kind of ending → how many of its runs are so."""
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """How a run stands at a moment."""
 

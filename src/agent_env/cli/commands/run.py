@@ -40,7 +40,7 @@ UNSAFE_NOTE = "warning: --unsafe-host: task code runs on this machine as you, an
 @click.option(
     "--resume",
     is_flag=True,
-    help="Go on with the last call for the same work: runs that ended are kept, the others go on as `resume` does.",
+    help="Go on with the newest unfinished call for the same work: runs that ended are kept, the others go on as `resume` does.",
 )
 @click.option("--redeploy", is_flag=True, help="With --resume: deploy again what was lost, as after a reboot.")
 @click.option("--model", shell_complete=MODELS, help="The model that solves.")
