@@ -136,13 +136,24 @@ def test_unknown_keys_are_kept_and_warned_about_and_near_ones_are_mistakes() -> 
     assert "unknown key 'colour'" in problems_of({"id": "r", "type": "review", "colour": "red"}, strict=True)[0]
 
 
-def test_near_spellings_inside_lists_are_mistakes_and_free_keys_of_criteria_are_not() -> None:
+def test_keys_inside_lists_are_judged_as_those_of_a_step_and_told_where_they_belong() -> None:
     base = {"id": "v", "type": "verify_sandbox", "sandbox_name": "b"}
     assert problems_of({**base, "criteria": [{"type": "probe_file_exists", "path": ["x"]}]}) == [
         ".criteria[0].path: unknown key 'path' (did you mean 'paths'?)"
     ]
-    _, warnings = read_step({**base, "criteria": [{"type": "probe_file_exists", "paths": [], "author": "me"}]}, source="t", strict=True)
-    assert warnings == []
+    command = {"type": "bash_cmd_succeeds", "bash_cmd": "sleep 2", "timeout_seconds": 1, "wait": 3, "base_dir": "/"}
+    step, warnings = read_step({**base, "criteria": [command]}, source="t")
+    assert step.to_dict()["criteria"] == [command]
+    assert [problem.path for problem in warnings] == [f"$.criteria[0].{key}" for key in ("timeout_seconds", "wait", "base_dir")]
+    assert [(problem.hint or "").partition(" ")[0] for problem in warnings] == ["shell_timeout_seconds", "", "it"]
+    strict = problems_of({**base, "criteria": [command]}, strict=True)
+    assert len(strict) == 3
+    assert "shell_timeout_seconds of the step" in strict[0]
+    answer = {"id": "a", "type": "agent_prompt_response_verifier", "prompt_id": "p"}
+    _, warnings = read_step({**answer, "criteria": [{"type": "response_contains", "needles": ["x"], "note": "x"}]}, source="t")
+    assert [problem.path for problem in warnings] == ["$.criteria[0].note"]
+    other = {"type": "made_elsewhere", "anything": 1}
+    assert not any("anything" in str(warning) for warning in read_step({**base, "criteria": [other]}, source="t")[1])
     load = {"id": "l", "type": "load_artifact", "sandbox_name": "b", "artifacts": [{"id": "a", "verison": 2}]}
     assert problems_of(load) == [".artifacts[0].verison: unknown key 'verison' (did you mean 'version'?)"]
 

@@ -40,6 +40,7 @@ def unknown_key_problems(
     path: str = "$",
     strict: bool = False,
     other_words: Mapping[str, str] | None = None,
+    elsewhere: Mapping[str, str] | None = None,
 ) -> tuple[list[Problem], list[Problem]]:
     """Judges the keys of one object.
 
@@ -50,6 +51,7 @@ def unknown_key_problems(
         path: The object's JSON path.
         strict: Refuses every unknown key.
         other_words: Keys that other systems have for the same → ours. They are mistakes as near spellings are.
+        elsewhere: Keys that mean something in another place → what to write there.
 
     Returns:
         Problems (near spellings of a known key; with `strict` all unknown ones) and warnings (the others, which are kept).
@@ -63,9 +65,10 @@ def unknown_key_problems(
         if key in mistakes:
             problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"did you mean {mistakes[key]!r}?"))
         elif strict:
-            problems.append(Problem(f"unknown key {key!r}", source, at(path, key), f"accepted: {', '.join(sorted(known))}"))
+            hint = (elsewhere or {}).get(key) or f"accepted: {', '.join(sorted(known))}"
+            problems.append(Problem(f"unknown key {key!r}", source, at(path, key), hint))
         else:
-            warnings.append(Problem(f"unknown key {key!r} is kept and ignored", source, at(path, key)))
+            warnings.append(Problem(f"unknown key {key!r} is kept and ignored", source, at(path, key), (elsewhere or {}).get(key)))
     return problems, warnings
 
 

@@ -92,6 +92,7 @@ def _key_problems(
     *,
     strict: bool,
     lacking: frozenset[str],
+    around: frozenset[str] = frozenset(),
 ) -> tuple[list[Problem], list[Problem]]:
     """Unknown keys of an object and of the objects inside it, as `(problems, warnings)`.
 
@@ -102,20 +103,31 @@ def _key_problems(
         path: Its JSON path.
         strict: All of them are problems.
         lacking: Paths of objects of which all are, because something is missing there.
+        around: The keys of the object that it is in, where it is in one.
     """
     cls = step if isinstance(step, type) else type(step)
     # A class may say that free keys belong to it; near spellings of its own are mistakes all the same.
     free = getattr(cls, "free_keys", False)
     words = getattr(cls, "other_words", None)
+    outer = path.rpartition(".")[0]
+    elsewhere = dict.fromkeys(around, f"it belongs to {outer}, one level up") | dict(getattr(cls, "elsewhere", {}))
     problems, warnings = unknown_key_problems(
-        data, accepted_keys(cls), source=source, path=path, strict=(strict or path in lacking) and not free, other_words=words
+        data,
+        accepted_keys(cls),
+        source=source,
+        path=path,
+        strict=(strict or path in lacking) and not free,
+        other_words=words,
+        elsewhere=elsewhere,
     )
     if free:
         warnings = []
     if not isinstance(step, type):
         (problems if strict else warnings).extend(_passed_over(step, source, path))
         for inner, below, where in _members(step, data, path):
-            more_problems, more_warnings = _key_problems(inner, below, source, where, strict=strict, lacking=lacking)
+            more_problems, more_warnings = _key_problems(
+                inner, below, source, where, strict=strict, lacking=lacking, around=accepted_keys(cls)
+            )
             problems += more_problems
             warnings += more_warnings
     return problems, warnings

@@ -24,14 +24,20 @@ def _path_texts(value: Any) -> Any:
     return value
 
 
+_LIMITED = "shell_timeout_seconds of the step limits each command and each search"
+_OF_THE_STEP = {
+    "timeout_seconds": _LIMITED,
+    "timeout": _LIMITED,
+    "cwd": "base_dir of the step is where relative paths begin and commands run",
+}
+"""Keys for what the step says of all its criteria → how it says it."""
 Paths = Annotated[Texts, BeforeValidator(_path_texts)]
 
 
 class CriterionFields(BaseModel):
-    """What every criterion has. Free keys are kept and come back in its row."""
+    """What every criterion has. Other keys are warned about, kept, and come back in its row."""
 
     model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
-    free_keys: ClassVar[bool] = True
 
     type: str
     criterion: str | None = None
@@ -82,6 +88,8 @@ class ProbeDirExists(CriterionFields):
 class ProbeFileContains(CriterionFields):
     """The file holds a match of a regular expression (Python's, searched, without flags)."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = _OF_THE_STEP
+
     type: Literal["probe_file_contains"]
     paths: Paths = ()
     """Only the first is read."""
@@ -107,6 +115,8 @@ class ProbeFileContains(CriterionFields):
 class BashCommandSucceeds(CriterionFields):
     """A shell command exits with 0. It runs in base_dir as the place's own user."""
 
+    elsewhere: ClassVar[Mapping[str, str]] = _OF_THE_STEP
+
     type: Literal["bash_cmd_succeeds"]
     bash_cmd: str = Field(min_length=1)
     """Text for `bash -c`."""
@@ -118,7 +128,9 @@ class BashCommandSucceeds(CriterionFields):
 
 
 class OtherCriterion(CriterionFields):
-    """A kind that another tool scores: its row is kept, and skipped."""
+    """A kind that another tool scores: its row is kept with all of its keys, and skipped."""
+
+    free_keys: ClassVar[bool] = True
 
     def problems(self) -> Iterator[Problem]:
         """A near spelling of a known kind is a mistake."""
