@@ -142,8 +142,11 @@ def test_the_references_hello_layout_runs_unmodified(tmp_path: Path, config: Con
     assert {"run_started", "step_done", "run_finished"} <= {event.kind for event in observer.events}
     report = call.verdict().to_json()
     assert json.loads(json.dumps(report)) == report
-    assert set(report) == {"runs", "passed", "group_id", "not_started"}
-    assert set(report["runs"][0]) == {"run_id", "task", "status", "scores", "duration_seconds", "error"}
+    assert set(report) == {
+        *("runs", "passed", "mean_score", "standard_error", "counted", "not_counted"),
+        *("group_id", "not_started"),
+    }
+    assert set(report["runs"][0]) == {"run_id", "task", "status", "kind", "scores", "score", "duration_seconds", "error"}
 
 
 def test_the_shipped_hello_runs_by_its_name(config: Config) -> None:
