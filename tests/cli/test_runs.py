@@ -196,8 +196,8 @@ def test_what_a_failed_script_printed_is_kept_and_its_error_is_one_line(cli: Cli
     text = "import sys\ndef run(given):\n    print('to out')\n    print('to err', file=sys.stderr)\n    raise ValueError('bare')\n"
     (folder / "artifacts/script/run.py").write_text(text)
     (told,) = cli("run", folder, "--json").json["runs"]
-    assert told["error"]["message"] == "run_code 'work': exited 1: script.py, line 5: ValueError: bare"
-    trace = ['  File "script.py", line 5, in run', "ValueError: bare"]
+    assert told["error"]["message"] == "run_code 'work': exited 1: run.py, line 5: ValueError: bare"
+    trace = ['  File "run.py", line 5, in run', "ValueError: bare"]
     for shown in (cli("runs", "show", told["run_id"]).out, cli("runs", "logs", told["run_id"]).out):
         lines = [line.strip() for line in shown.splitlines()]
         assert {"stdout of work:", "to out", "stderr of work:", "to err", *map(str.strip, trace)} <= set(lines)
@@ -207,6 +207,7 @@ def test_what_a_failed_script_printed_is_kept_and_its_error_is_one_line(cli: Cli
     assert event["printed"] == step["printed"]
     assert step["printed"]["stdout"] == "to out"
     assert [line for line in step["printed"]["stderr"].splitlines() if line in trace] == trace
+    assert f"all that it printed: agent-env runs logs {told['run_id']} --step work" in cli("resume", told["run_id"]).out
 
 
 def test_logs_follow_hears_a_living_run_that_has_only_just_begun_and_cancel_stops_it(cli: Cli) -> None:
@@ -259,6 +260,7 @@ def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
     assert kept["tasks"] == found["tasks"]
     assert cli("runs", "diff", "kept/results.json", "kept", "--json").json["left"] == kept["right"]
     assert "tells no group of runs" in cli("runs", "diff", "b/tasks/good.json", "kept").err
+    assert "the folder 'b' has no results.json, and no run is called so" in cli("runs", "diff", "b", "b").err
     run = cli("runs", "list", "--group", after, "--json").json["runs"][0]["run_id"]
     refused = cli("runs", "diff", before, run)
     assert refused.code == 2

@@ -205,7 +205,7 @@ def test_an_uncaught_error_is_told_by_where_it_was_met_and_itself(said: str, tol
         ("def run(g):\n    return float('nan')", "the result is not JSON"),
         ("def run(g):\n    return {1, 2}", "the result is not JSON"),
         ("def run(g):\n    return {1: 'a', '1': 'b'}", "the result is not JSON"),
-        ("def main(g):\n    return 1", "script.py has no function 'run'"),
+        ("def main(g):\n    return 1", "check.py has no function 'run'"),
         ("def run(g):\n    return 'x' * (60 * 1024 * 1024)", "result exceeds 52428800-byte cap"),
     ],
 )

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 
@@ -49,6 +49,8 @@ class PythonCode:
     """The function; an `async def` is awaited."""
     seconds: float
     """Its limit: then its processes are told to end, and killed after a grace time."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """Staged name → the name that its author gave the file, where that is another: by it, messages and tracebacks tell of the file."""
 
     async def run(self, place: Place, run: Run) -> tuple[Json, Completed]:
         """Stages, runs, reads the result, and removes what was staged, however it ends.
@@ -62,11 +64,11 @@ class PythonCode:
         """
         async with staged(place, run, self.step_id, self.files) as folder:
             digest = await asyncio.to_thread(_digest, self.files)
-            completed = _without(await self._run(place, run, [str(folder), self.entrypoint, self.entry, digest]), folder)
+            completed = _without(await self._run(place, run, [str(folder), self.entrypoint, self.entry, digest]), folder, self.named)
             try:
                 told = await self._told(place, run, folder, completed)
                 if not completed.ok:
-                    raise self._failure(place, completed, told)
+                    raise self._failure(place, run, completed, told)
                 return self._result(run, told), completed
             except AgentEnvError as error:
                 if log := printed(completed, run.limits.inline_result_bytes):
@@ -104,11 +106,11 @@ class PythonCode:
                 raise RunCodeValidationError(f"{self.label}: result exceeds {limit}-byte cap", concerns=self.step_id)
         return b""
 
-    def _failure(self, place: Place, completed: Completed, told: bytes) -> AgentEnvError:
+    def _failure(self, place: Place, run: Run, completed: Completed, told: bytes) -> AgentEnvError:
         said = marked(completed.stderr, completed.stderr_dropped_bytes)
         out = marked(completed.stdout, completed.stdout_dropped_bytes)
         words = f": {uncaught(said) or said or out}" if said or out else ""
-        hint = f"all that it printed: agent-env runs logs RUN --step {shlex.quote(self.step_id)}" if uncaught(said) else None
+        hint = f"all that it printed: agent-env runs logs {run.run_id} --step {shlex.quote(self.step_id)}" if uncaught(said) else None
         match completed.ending:
             case Ending.LOST:
                 message = f"{self.label}: its outcome was lost: {completed.detail or 'the connection broke'}"
@@ -123,7 +125,8 @@ class PythonCode:
                 message = f"{self.label}: exited {128 + (completed.signal or 0)} (signal {completed.signal}{why}){words}"
                 return RunCodeExecutionError(message, concerns=self.step_id, hint=hint)
         if completed.exit_code == _REFUSED and told.startswith(b"!"):
-            return RunCodeValidationError(f"{self.label}: {told[1:].decode('utf-8', 'replace')}", concerns=self.step_id)
+            reason = told[1:].decode("utf-8", "replace").replace(self.entry, self.named.get(self.entry, self.entry), 1)
+            return RunCodeValidationError(f"{self.label}: {reason}", concerns=self.step_id)
         return RunCodeExecutionError(f"{self.label}: exited {completed.exit_code}{words}", concerns=self.step_id, hint=hint)
 
     def _result(self, run: Run, told: bytes) -> Json:
@@ -227,10 +230,15 @@ def printed(completed: Completed, limit: int) -> dict[str, Json]:
     return {name: marked(output[-limit:], dropped + max(len(output) - limit, 0)) for name, (output, dropped) in streams.items() if output}
 
 
-def _without(completed: Completed, folder: PurePosixPath) -> Completed:
-    """The same with staged files by their names alone."""
-    prefix = f"{folder}/".encode()
-    return replace(completed, stdout=completed.stdout.replace(prefix, b""), stderr=completed.stderr.replace(prefix, b""))
+def _without(completed: Completed, folder: PurePosixPath, named: Mapping[str, str]) -> Completed:
+    """The same with staged files by the names alone that their author gave them."""
+
+    def by_name(output: bytes) -> bytes:
+        for staged_as, name in named.items():
+            output = output.replace(f'"{folder}/{staged_as}"'.encode(), f'"{name}"'.encode())
+        return output.replace(f"{folder}/".encode(), b"")
+
+    return replace(completed, stdout=by_name(completed.stdout), stderr=by_name(completed.stderr))
 
 
 def marked(output: bytes, dropped: int) -> str:

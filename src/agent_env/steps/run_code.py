@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
@@ -131,6 +131,7 @@ class RunCode(Step, type="run_code"):
             entry=script.entry,
             entrypoint=self.entrypoint,
             seconds=float(self.timeout_seconds or run.limits.run_code_seconds),
+            named={staged_as: PurePosixPath(name).name for staged_as, name in script.files.items() if staged_as != name},
         )
         value, completed = await code.run(place, run)
         log = _log(completed, script, run.limits.inline_result_bytes)

@@ -9,7 +9,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
@@ -109,7 +109,8 @@ class EnvOutcomeVerifier(EnvironmentStep, type="env_outcome_verifier"):
         """
         document = run.artifacts.get(self.file_artifact_id, self.file_artifact_version)
         run.used("artifacts", document.id, document.version, document.digest)
-        script = await asyncio.to_thread(run.artifacts.read, next(iter(run.artifacts.files(document.id, document.version).values())))
+        name, stored = next(iter(run.artifacts.files(document.id, document.version).items()))
+        script = await asyncio.to_thread(run.artifacts.read, stored)
         live = await self.live(run)
         url, mcp_url = live.script_urls()
         place = await live.machine()
@@ -122,6 +123,7 @@ class EnvOutcomeVerifier(EnvironmentStep, type="env_outcome_verifier"):
             entry=ENTRY,
             entrypoint="run",
             seconds=float(self.timeout_seconds or run.limits.run_code_seconds),
+            named={SCRIPT: PurePosixPath(name).name},
         )
         value, completed = await code.run(place, run)
         log = printed(completed, run.limits.inline_result_bytes)
