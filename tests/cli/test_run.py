@@ -146,12 +146,13 @@ def test_d7_second_signal_stops_the_teardown_and_says_what_is_left(cli: Cli) -> 
     wait_for_line(process, "box")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode in {130, 143}, err.decode()  # which of two signals is delivered first is the kernel's choice
     assert b"Traceback" not in err
     left = sandboxes(cli)
     if left:  # the teardown may have been quicker than the second signal
         assert b"left:" in err
+        assert b"were removed" not in out
         assert cli("gc").code == 0
     assert sandboxes(cli) == []
 
@@ -249,6 +250,13 @@ def test_output_that_can_not_be_written_is_one_line(cli: Cli) -> None:
     answer = cli("run", bundle(cli.cwd / "b", a=PASSING), "--output", "/dev/null/x.json", "--quiet")
     assert answer.code == 2
     assert "/dev/null/x.json can't be written" in answer.err
+
+
+def test_a_run_that_is_refused_leaves_no_folder_for_its_output(cli: Cli) -> None:
+    cli.write("there/results.json", "{}")
+    for output in ("made/of/folders", "there/below", "made/of/x.json"):
+        assert cli("run", "hello", "--output", output, "--budget", "tokens=no").code == 2
+    assert [path.relative_to(cli.cwd).as_posix() for path in sorted(cli.cwd.rglob("*"))] == ["there", "there/results.json"]
 
 
 def test_dry_run_writes_and_runs_nothing(cli: Cli) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -22,6 +22,7 @@ from agent_env.cli.results import show
 from agent_env.cli.session import asked_configuration, opened_engine, opened_stores, run_async, stores_of
 from agent_env.diagnostics import Diagnostics
 from agent_env.errors import AgentEnvError, UsageError
+from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.config import Config
@@ -187,7 +188,8 @@ def conclude(
     if cut is not None and not (agenda.results if failure else verdict.results):
         raise cut
     if not how.as_json:
-        show(verdict, quiet=how.quiet, said=said if cut is None else [*said, *_going_on(verdict, again)])
+        removed = {run.run_id for run in watcher.runs.values() if run.left and not run.left.get("failed") and not run.left.get("left")}
+        show(verdict, quiet=how.quiet, said=said if cut is None else [*said, *_going_on(verdict, removed, again)])
     elif failure is None:
         write_json(verdict.to_json())
     if not how.as_json:
@@ -205,15 +207,18 @@ def conclude(
     return 0 if verdict.ok and written else 1
 
 
-def _going_on(verdict: Verdict, again: str | None) -> Iterator[str]:
-    """How a command that was cut short is gone on with, what that keeps and what it does again."""
+def _going_on(verdict: Verdict, removed: Collection[str], again: str | None) -> Iterator[str]:
+    """How a command that was cut short is gone on with, what that keeps and what it does again. Of `removed` runs no sandbox is left."""
     cancelled = [result.run_id for result in verdict.results if result.status == "cancelled"]
     if again is not None:
         yield f"{again} goes on; runs that ended are kept"
     if cancelled:
         one = f"agent-env resume {cancelled[0] if len(cancelled) == 1 else 'RUN'}"
         yield f"{one} goes on with {'it' if len(cancelled) == 1 else 'one of them'}" + (" alone" if again else "")
-        yield "a cancelled run's sandboxes were removed: what was done in them is done again in new ones, other finished steps are kept"
+        gone = sum(run_id in removed for run_id in cancelled)
+        whose = "a cancelled run's sandboxes" if gone == len(cancelled) else f"the sandboxes of {counted(gone, 'cancelled run')}"
+        if gone:
+            yield f"{whose} were removed: what was done in them is done again in new ones, other finished steps are kept"
 
 
 def _shown(value: Any) -> bytes:
