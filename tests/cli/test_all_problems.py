@@ -86,6 +86,7 @@ def test_a_misspelt_key_is_read_as_it_is_meant_and_the_stored_form_has_paths_of_
         {"id": "a", "type": "verify_sandbox", "sandbox_nme": "box", "criteria": criteria},
         {"id": "b", "type": "verify_sandbox", "sandbox_nme": "bix", "criteria": criteria, "depends_on": ["nobody"]},
         {"id": "c", "type": "verify_sandbox", "sandbox_name": "box", "criteria": criteria, "shell_timout_seconds": "soon"},
+        {"id": "d", "type": "verify_sandbox", "sandbox_name": "bx", "criteria": criteria, "depends_on": []},
     ]
     told = {
         "[1].sandbox_nme": "unknown key 'sandbox_nme'",
@@ -93,6 +94,7 @@ def test_a_misspelt_key_is_read_as_it_is_meant_and_the_stored_form_has_paths_of_
         "[2].sandbox_nme": "unknown key 'sandbox_nme'",
         "[2].sandbox_name": "uses the sandbox 'bix', which no earlier step provides",
         "[3].shell_timout_seconds": "unknown key 'shell_timout_seconds'",
+        "[4].sandbox_name": "uses the sandbox 'bx', which no earlier step provides",
     }
     steps = [box, *checks]
     for name, written, start in (("list.json", steps, "$"), ("stored.json", {"id": "t", "type": "task", "steps": steps}, "$.steps")):
@@ -101,6 +103,9 @@ def test_a_misspelt_key_is_read_as_it_is_meant_and_the_stored_form_has_paths_of_
         for path, message in told.items():
             assert any(problem["path"] == f"{start}{path}" and message in problem["message"] for problem in problems)
         assert any("shell_timeout_seconds is a number" in problem["message"] for problem in problems)
+        assert "provided before: none; this step doesn't wait for what is listed before it: 'box' provides 'box'" in [
+            problem["hint"] for problem in problems
+        ]
 
 
 def test_a_task_with_a_key_twice_is_refused_with_all_else_that_is_wrong(cli: Cli) -> None:

@@ -224,6 +224,11 @@ class Offers:
         before = self._providers.get((kind, name), 0) & ((1 << self._graph.position[step_id]) - 1)
         return self._graph.order[(before & -before).bit_length() - 1] if before else None
 
+    def listed_before(self, step_id: str, kind: str) -> dict[str, str]:
+        """The first few names of the kind that steps before this one in the list provide, whether or not it waits for them → the step."""
+        bits = self._of_kind[kind] & ((1 << self._graph.position[step_id]) - 1)
+        return {self._named[position]: self._graph.order[position] for position in islice(_positions(bits), SHOWN_NAMES)}
+
     def known(self, step_id: str, kind: str) -> tuple[list[str], int]:
         """Names of the kind that are provided whenever the step starts, sorted, and how many there are.
 
@@ -292,8 +297,14 @@ def _problem(step_path: str, step_id: str, wanted: Reference, offers: Offers) ->
         )
     names, count = offers.known(step_id, wanted.kind)
     meant = near(wanted.name, names) if count <= COMPARED_NAMES else None
-    more = f" and {count - SHOWN_NAMES} more" if count > SHOWN_NAMES else ""
-    hint = f"did you mean {meant!r}?" if meant else f"provided before: {', '.join(map(repr, names[:SHOWN_NAMES])) or 'none'}{more}"
+    if meant:
+        hint = f"did you mean {meant!r}?"
+    elif names:
+        more = f" and {count - SHOWN_NAMES} more" if count > SHOWN_NAMES else ""
+        hint = f"provided before: {', '.join(map(repr, names[:SHOWN_NAMES]))}{more}"
+    else:
+        passed = [f"{step!r} provides {name!r}" for name, step in offers.listed_before(step_id, wanted.kind).items()]
+        hint = "provided before: none" + (f"; this step doesn't wait for what is listed before it: {', '.join(passed)}" if passed else "")
     return Problem(f"uses the {wanted.kind} {wanted.name!r}, which no earlier step provides", path=path, hint=hint)
 
 
