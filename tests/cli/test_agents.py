@@ -195,6 +195,8 @@ def test_agents_are_stored_listed_and_removed(cli: Cli, tmp_path: Path, source: 
     assert (document["type"], document["default_env_vars"], document["metadata"]["default_model"]) == ("a2a_agent", {"A": "1"}, "m")
     assert [each["id"] for each in cli("agent", "list", "--json").json["agents"]] == [id]
     assert cli("agent", "list", "--deployed", "--json").json == {"deployed": []}
+    told = [line.partition(": ")[0] for line in cli("agent", "put", *ways[source]).out.splitlines()]
+    assert told == [each["id"] for each in stored.json["entries"]]
     assert cli("agent", "rm", id).code == 0
     assert cli("agent", "list", "--json").json == {"agents": []}
 

@@ -62,8 +62,13 @@ class WrittenEntry:
         """A new version."""
         return bool(self.reasons)
 
+    @property
+    def became(self) -> str:
+        """Which version it has now, and why that is new if it is."""
+        return f"v{self.version} ({'; '.join(self.reasons)})" if self.reasons else f"v{self.version}, unchanged"
+
     def __str__(self) -> str:
-        return f"{self.name}: v{self.version} ({'; '.join(self.reasons)})" if self.reasons else f"{self.name}: v{self.version}, unchanged"
+        return f"{self.name}: {self.became}"
 
 
 @dataclass(frozen=True)

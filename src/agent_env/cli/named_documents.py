@@ -81,7 +81,7 @@ def put(kind: BundleKind, what: str, id: str | None, *, dry_run: bool, as_json: 
         write_json({"id": entry_id, "dry_run": dry_run, "entries": _entries(made)})
         return
     for entry in made.entries:
-        line(str(entry) if entry.id != entry_id else f"{entry_id}: {str(entry).removeprefix(f'{entry.name}: ')}")
+        line(f"{entry.id}: {entry.became}")
     if not dry_run:
         note(f"{next_command} {shlex.quote(entry_id)}")
 
