@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.files import RESULTS
 from agent_env.cli.output import line, table
+from agent_env.cli.session import find_run
 from agent_env.documents.scoring import Tally, tally
 from agent_env.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from agent_env.stores import Journal, RunRow
+    from agent_env.stores.opening import Memory
 
 ALL = "all tasks"
 
@@ -36,6 +38,22 @@ def named_group(text: str) -> str:
     if not isinstance(group, str):
         raise UsageError(f"{file} tells no group of runs", concerns=text, hint="what `agent-env run --output` or `--json` wrote is meant")
     return group
+
+
+def compared_run(stores: Memory, text: str) -> RunRow:
+    """The run of that id, or whose id starts so.
+
+    Raises:
+        NotFoundError: There is none.
+        UsageError: Several start so, or a folder is meant that tells no results.
+    """
+    try:
+        return find_run(stores, text)
+    except NotFoundError as error:
+        if not Path(text).is_dir():
+            raise
+        hint = "what `agent-env run --output` or `--json` wrote is meant"
+        raise UsageError(f"the folder {text!r} has no {RESULTS}, and no run is called so", concerns=text, hint=hint) from error
 
 
 def runs_of_group(journal: Journal, group_id: str) -> list[RunRow]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,22 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Makes the folder of a file that is to be written, and looks whether the file can be.
+    """Looks whether a file can be written, in a folder that may have to be made first. None is left, so that what is refused leaves none.
 
     Raises:
         UsageError: It can't; names the file and the reason.
     """
+    refused = partial(UsageError, hint="choose another --output")
+    missing = [folder for folder in (path.parent, *path.parent.parents) if not os.path.lexists(folder)]
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # tried out: what may be made where, only the system knows
+        if path.is_dir():
+            raise refused(f"{path} is a folder, not a file")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise refused(f"{path} can't be written: {path.parent} may not be changed by this user")
     except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror}", hint="choose another --output") from error
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder, not a file", hint="choose another --output")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(f"{path} can't be written: {path.parent} may not be changed by this user", hint="choose another --output")
+        raise refused(f"{path} can't be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):  # somebody else uses it by now
+            for folder in missing:
+                folder.rmdir()

@@ -229,13 +229,13 @@ def diff(left: str, right: str, as_json: bool) -> None:
     GROUP is the `group_id` that `run --json` and `runs show` tell; RESULTS, what `run --output` wrote, tells it too. Of groups, each task's
     passed runs and mean score are compared, as the commands themselves counted them; behind a mean stands its standard error.
     """
-    from agent_env.cli.comparing import named_group, runs_of_group
+    from agent_env.cli.comparing import compared_run, named_group, runs_of_group
 
     left, right = named_group(left), named_group(right)
     with opened_stores() as stores:
         groups = [runs_of_group(stores.journal, name) for name in (left, right)]
         if not any(groups):
-            one, other = (stores.journal.load(row.run_id) for row in each(partial(find_run, stores), (left, right)))
+            one, other = (stores.journal.load(row.run_id) for row in each(partial(compared_run, stores), (left, right)))
     if all(groups):
         _diff_groups(left, right, groups, as_json=as_json)
     elif any(groups):
