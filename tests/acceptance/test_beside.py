@@ -84,6 +84,8 @@ def test_b11_containers_beside_a_machine_are_built_reached_and_removed_with_it(h
         "out\n***\n",
         "err\n",
     )
+    told = home("runs", "logs", run["run_id"], "--step", "tests", "--json").json["events"]
+    assert [each["printed"] for each in told if "printed" in each] == [{"stdout": "out\n***", "stderr": "err"}]
     kept = [path.read_bytes() for path in (home.state / "objects").rglob("*") if path.is_file()]
     assert b"out\n***\n" in kept
     assert not [each for each in kept if b"canary-88c1f0e2ab" in each]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from agent_env.cli.comparing import compared
+from agent_env.cli.rows import criteria_not_passed, criteria_not_scored
 from agent_env.cli.stored import recorded_as_up
 from agent_env.config import load_config
 from agent_env.documents.scoring import Tally, tally
@@ -431,6 +432,18 @@ def test_show_says_which_criterion_did_not_pass_and_why(cli: Cli) -> None:
     assert "it succeeds" in shown
     assert "exited 1" in shown
     assert "NOT PASSED" not in cli("runs", "show", one_run(cli, PASSING)).out
+
+
+def test_what_stands_for_a_row_is_its_reason_and_unscored_rows_stand_apart() -> None:
+    half = {"id": "reward", "score": 0.5, "result": False, "message": "reward 0.5"}
+    other = {"type": "made_elsewhere", "criterion_index": 1, "justification": "is not scored here", "skipped": True}
+    failed = {"type": "bash_cmd_succeeds", "score": 0.0, "result": False, "justification": "exited 1", "weight": 0}
+    context = {"metadata": {"verifications": {"tests": {"results": [half]}, "check": {"results": [failed, other]}}}}
+    assert criteria_not_passed(context) == [
+        ("tests", "reward", 1, "reward 0.5"),
+        ("check", "criteria[0] bash_cmd_succeeds", 0, "exited 1"),
+    ]
+    assert criteria_not_scored(context) == [("check", "criteria[1] made_elsewhere", "is not scored here")]
 
 
 def test_one_run_has_one_duration_whoever_shows_it(cli: Cli) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_env.bundles.verdict import ERROR_KEYS
@@ -31,19 +31,33 @@ def state(run: RunRow, *, stopped: bool) -> str:
 
 
 def criteria_not_passed(context: Mapping[str, Any]) -> list[tuple[str, str, Any, str]]:
-    """Why scores are what they are: verifier, criterion, weight and justification of each row that failed or was skipped."""
-    verifications = (context.get("metadata") or {}).get("verifications") or {}
-    return [
-        (
-            verifier,
-            row.get("criterion") or row.get("title") or f"{row.get('type') or row.get('id')} ({index})",
-            row.get("weight", 1),
-            f"{'skipped: ' if row.get('skipped') else ''}{row.get('justification') or ''}",
-        )
-        for verifier, found in verifications.items()
-        for index, row in enumerate((found or {}).get("results") or ())
-        if row.get("result") is not True
-    ]
+    """Why scores are what they are: verifier, criterion, weight and reason of each scored row that did not pass."""
+    from agent_env.verifiers.scoring import is_scored
+
+    found = [(verifier, index, row) for verifier, index, row in _rows_of(context) if is_scored(row) and row.get("result") is not True]
+    return [(verifier, _criterion(row, index), row.get("weight", 1), _reason(row)) for verifier, index, row in found]
+
+
+def criteria_not_scored(context: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What no score has a part of: verifier, criterion and reason."""
+    from agent_env.verifiers.scoring import is_scored
+
+    return [(verifier, _criterion(row, index), _reason(row)) for verifier, index, row in _rows_of(context) if not is_scored(row)]
+
+
+def _rows_of(context: Mapping[str, Any]) -> Iterator[tuple[str, int, Mapping[str, Any]]]:
+    for verifier, found in ((context.get("metadata") or {}).get("verifications") or {}).items():
+        for index, row in enumerate((found or {}).get("results") or ()):
+            yield verifier, index, row
+
+
+def _criterion(row: Mapping[str, Any], index: int) -> str:
+    """What its author calls it, else its kind and where it stands in the list."""
+    return str(row.get("criterion") or row.get("title") or (f"criteria[{index}] {row['type']}" if row.get("type") else row.get("id")))
+
+
+def _reason(row: Mapping[str, Any]) -> str:
+    return str(row.get("justification") or row.get("message") or "")
 
 
 def _seconds(run: RunRow) -> float | None:
@@ -149,13 +163,13 @@ def resource_json(resource: ResourceRow) -> dict[str, Any]:
 
 
 def printed_by(attempt: AttemptRow) -> dict[str, str]:
-    """The ends of what an attempt's script printed: `stdout` and `stderr`, each only when there is something."""
+    """The ends of what an attempt's script or tests printed: `stdout` and `stderr`, each only when there is something."""
     logs = [u.value for u in decode(attempt.updates) if isinstance(u, SetMetadata) and u.path[0] == "script_logs"]
     return {name: log[name] for log in logs for name in ("stdout", "stderr") if log.get(name)}
 
 
 def with_printed(event: dict[str, Any], journal: Journal) -> dict[str, Any]:
-    """An event; that of a step's end with what its script printed."""
+    """An event; that of a step's end with what its script or its tests printed."""
     attempt_id = (event["payload"] or {}).get("attempt_id")
     if attempt_id is None or event["kind"] not in {"step_done", "step_failed"}:
         return event

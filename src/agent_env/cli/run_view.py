@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import line, moment, note, one_line, table
 from agent_env.cli.results import score_text, seconds_text
-from agent_env.cli.rows import asked_for, criteria_not_passed, printed_by, state, step_types
+from agent_env.cli.rows import asked_for, criteria_not_passed, criteria_not_scored, printed_by, state, step_types
 from agent_env.cli.session import context_of
 from agent_env.cli.trajectories import usage_text
 from agent_env.documents.scoring import score_of
@@ -88,6 +88,10 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
     if failed:
         line()
         table(("VERIFIER", "NOT PASSED", "WEIGHT", "WHY"), failed, right=(2,))
+    unscored = criteria_not_scored(context)
+    if unscored:
+        line()
+        table(("VERIFIER", "NOT SCORED", "WHY"), unscored)
     if stored.resources:
         line()
         table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])

@@ -32,6 +32,7 @@ from agent_env.places import Command, Completed, Deed, Ending, Missing, Place
 from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import variables
 from agent_env.steps.fields import SECRET, OptionalName, Seconds, Texts, default_to_id
+from agent_env.steps.python_code import printed
 from agent_env.steps.targets import SandboxTarget
 
 OUTPUT_BYTES = 16 * MIB
@@ -47,14 +48,18 @@ _SEED = re.compile(r"<([^<>\s]+)>")
 class TestsRan(StepResult):
     """What the tests did, and the score that it makes."""
 
+    step_id: str
     verifier_id: str
     score: float | None
     entry: Mapping[str, Json]
+    log: Mapping[str, Json]
     error: AgentEnvError | None = None
 
-    def updates(self) -> tuple[Update, ...]:
-        """Puts the verification under its id."""
-        return (SetMetadata(("verifications", self.verifier_id), dict(self.entry)),)
+    def updates(self) -> Iterator[Update]:
+        """Puts the verification under its id, and the end of what the tests printed under the step."""
+        yield SetMetadata(("verifications", self.verifier_id), dict(self.entry))
+        if self.log:
+            yield SetMetadata(("script_logs", self.step_id), dict(self.log))
 
     def scores(self) -> Mapping[str, float | None]:
         """Its own score."""
@@ -218,7 +223,8 @@ class RunContainerUnitTestsVerifier(Step, type="run_container_unit_tests_verifie
         for name, output in (("stdout", completed.stdout), ("stderr", completed.stderr)):
             entry[f"{name}_artifact"] = self._kept(run, name, output)
             entry[f"{name}_head"] = output.decode("utf-8", "replace")[:HEAD_CHARACTERS]
-        return TestsRan(self.verifier_id, score, entry, self._error(completed, timed_out=timed_out))
+        log = printed(completed, run.limits.inline_result_bytes)
+        return TestsRan(self.id, self.verifier_id, score, entry, log, self._error(completed, timed_out=timed_out))
 
     def _kept(self, run: Run, name: str, output: bytes) -> dict[str, Json]:
         """A stream, without secrets, as a file artifact of this attempt."""
