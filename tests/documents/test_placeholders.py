@@ -65,6 +65,12 @@ def test_a_number_that_fills_nothing_is_said(tmp_path: Path) -> None:
     assert seed_remarks(None, {"t.json": [{"id": "<seed>"}]}, numbered="seed") == []
 
 
+def test_a_number_that_is_not_given_is_asked_for_by_its_option() -> None:
+    (said,) = seed_remarks(None, {"t.json": [{"id": "s", "text": "<seed>"}]})
+    assert (said.hint or "").startswith("--seed N fills it")
+    assert "--seeds would fill it too" in (said.hint or "")
+
+
 def test_where_nothing_is_filled_each_name_is_said_once_for_all_tasks() -> None:
     texts = ["<unit>", "reply in <unit> to <user>", "<unit>"]
     said = [str(remark) for remark in seed_remarks(None, {f"{n}.json": [{"id": "s", "text": text}] for n, text in enumerate(texts)})]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_env.documents.reading import at
-from agent_env.documents.seeds import NAMING, SeedTable
+from agent_env.documents.seeds import NAMING, SEED_KEY, SeedTable
 from agent_env.documents.spelling import near
 from agent_env.errors import Problem
 
@@ -95,7 +95,8 @@ def _unfilled(sites: Mapping[str, _Site], filled: Collection[str]) -> Iterator[P
     for name, site in sites.items():
         if name not in filled:
             meant = near(name, filled)
-            as_text = f"a column {name!r} would; where the text itself is meant, its value is <{name}>"
+            or_number = ", or --seed N" if name == SEED_KEY else ""
+            as_text = f"a column {name!r}{or_number} would; where the text itself is meant, its value is <{name}>"
             hint = f"did you mean <{meant}>?" if meant else as_text
             yield Problem(f"nothing fills <{name}>, so it stays as it is written", site.source, site.path, hint)
 
@@ -104,7 +105,8 @@ def _never_filled(found: Mapping[str, Mapping[str, _Site]]) -> Iterator[Problem]
     for name in dict.fromkeys(name for sites in found.values() for name in sites):
         first, *others = [sites[name] for sites in found.values() if name in sites]
         also = f" (also in {others[0].source}{f' and {len(others) - 1} more' if len(others) > 1 else ''})" if others else ""
-        hint = f"a column {name!r} of a file that is given with --seeds would fill it"
+        column = f"a column {name!r} of a file that is given with --seeds would fill it"
+        hint = f"--seed N fills it with another number in each run; {column} too" if name == SEED_KEY else column
         yield Problem(f"nothing fills <{name}>, so it stays as it is written{also}", first.source, first.path, hint)
 
 

@@ -82,7 +82,7 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     boot_mode: str | None = None
     """Machine mode: how to boot, where a provider has a choice."""
     port: Port | None = None
-    """Container mode: the port that the container serves."""
+    """Container mode: the port that the container serves, which is published. Needed also where nothing is served: any number then."""
     env_vars: Annotated[dict[str, str] | None, SECRET, USABLE] = None
     """Container mode: environment variables; `env:NAME` and `secret:KEY` are resolved on deploy; literal secrets are stored apart."""
     sandbox_type: OptionalName = None
@@ -107,7 +107,8 @@ class DeploySandbox(Step, type="deploy_sandbox"):
     def _of_a_container(self) -> Iterator[Problem]:
         if self.sandbox_mode == "container" and (self.image is None or self.port is None):
             missing = " and ".join(name for name in ("image", "port") if getattr(self, name) is None)
-            yield Problem("container-mode sandbox requires `image` and `port`", path=".sandbox_mode", hint=f"add {missing}")
+            any_port = "; a container that serves nothing takes any port, such as 8000" if self.port is None else ""
+            yield Problem("container-mode sandbox requires `image` and `port`", path=".sandbox_mode", hint=f"add {missing}{any_port}")
 
     def _image_name(self) -> Iterator[Problem]:
         if self.sandbox_mode == "container":
