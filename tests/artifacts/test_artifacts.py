@@ -77,8 +77,10 @@ def test_im02_same_size_and_time_but_other_bytes_are_other_objects(artifacts: Ar
 
 
 def test_a_folder_that_the_reference_stored_is_read_through_its_documents(artifacts: Artifacts, tmp_path: Path) -> None:
-    (tmp_path / "obj").write_bytes(b"old bytes")
-    url = (tmp_path / "obj").as_uri()
+    older = tmp_path / "object_store/obj"
+    older.parent.mkdir()
+    older.write_bytes(b"old bytes")
+    url = older.as_uri()
     artifacts.documents.put(
         "artifacts",
         "u__1",

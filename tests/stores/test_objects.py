@@ -99,8 +99,16 @@ def test_a_path_is_verified_again_after_its_file_changed(store: Objects) -> None
         store.open(ref)
 
 
-def test_files_of_older_stores_are_read_by_their_url(store: Objects, tmp_path: Path) -> None:
-    theirs = tmp_path / "a file with ümlaut & 100%.txt"
+def test_files_of_older_stores_are_read_by_their_url_and_no_other_file_is(store: Objects, tmp_path: Path) -> None:
+    theirs = tmp_path / "object_store/a file with ümlaut & 100%.txt"
+    theirs.parent.mkdir()
+    (tmp_path / "secrets.json").write_text("private")
+    (theirs.parent / "link").symlink_to(tmp_path / "secrets.json")
+    outside = [(tmp_path / "secrets.json").as_uri(), (theirs.parent / "link").as_uri(), f"{theirs.parent.as_uri()}/%2e%2e/secrets.json"]
+    for url in (*outside, "file:///etc/passwd", "file://localhost/etc/passwd", "file:///etc/pass%00wd"):
+        for deed in (store.read, store.path, store.open, store.exists, store.size):
+            with pytest.raises(UnsupportedError, match="outside of"):
+                deed(url)
     theirs.write_bytes(b"theirs")
     assert store.read(theirs.as_uri()) == b"theirs"
     assert store.path(theirs.as_uri()) == theirs

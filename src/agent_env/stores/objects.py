@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from agent_env.stores.database import Database
 
 _HEX = re.compile(r"[0-9a-f]{64}")
+OLDER_FOLDER = "object_store"
+"""Beside our own objects: where the published system keeps its."""
 _ASIDE = ".aside"
 _DAMAGED = ".damaged"
 _LOCK = ".lock"
@@ -47,6 +49,7 @@ class Objects:
 
     def __init__(self, root: Path, db: Database | None = None) -> None:
         self._root = root
+        self._older = root.with_name(OLDER_FOLDER)
         self._db = db
         self._verified: dict[str, tuple[int, int, int]] = {}
 
@@ -97,7 +100,7 @@ class Objects:
         """
         sha256 = _address(ref)
         if sha256 is None:
-            return self._read_file(_foreign(ref))
+            return self._read_file(self._foreign(ref))
         data = self._read_file(self._file(sha256))
         if hashlib.sha256(data).hexdigest() != sha256:
             raise self._set_aside(sha256)
@@ -112,7 +115,7 @@ class Objects:
         """
         sha256 = _address(ref)
         if sha256 is None:
-            path = _foreign(ref)
+            path = self._foreign(ref)
             if not path.is_file():
                 raise NotFoundError(f"there is no file {path}", concerns=str(path))
             return path
@@ -138,12 +141,12 @@ class Objects:
     def exists(self, ref: ObjectRef | str) -> bool:
         """Whether it is here. It is not verified."""
         sha256 = _address(ref)
-        return (_foreign(ref) if sha256 is None else self._file(sha256)).is_file()
+        return (self._foreign(ref) if sha256 is None else self._file(sha256)).is_file()
 
     def size(self, ref: ObjectRef | str) -> int:
         """Its size in bytes."""
         sha256 = _address(ref)
-        path = _foreign(ref) if sha256 is None else self._file(sha256)
+        path = self._foreign(ref) if sha256 is None else self._file(sha256)
         with storage_errors(path):
             return path.stat().st_size
 
@@ -256,6 +259,22 @@ class Objects:
     def _file(self, sha256: str) -> Path:
         return self._root / sha256[:2] / sha256[2:]
 
+    def _foreign(self, ref: ObjectRef | str) -> Path:
+        """The file that a `file://` address names, links followed. Documents and tasks hold such addresses, and are other people's: only
+        what the published system has stored in this state folder is read by them, and no other file of this machine.
+        """
+        from urllib.parse import unquote_to_bytes, urlsplit
+
+        name = os.fsdecode(unquote_to_bytes(urlsplit(str(ref)).path))
+        path = Path(os.path.realpath(name.replace("\0", "")))
+        if not path.is_relative_to(os.path.realpath(self._older)):
+            raise UnsupportedError(
+                f"object {ref!r} is a file of this machine outside of {self._older}, which no task or document may read",
+                concerns=str(ref),
+                hint="store the file as an artifact, or give its text itself",
+            )
+        return path
+
     def _read_file(self, path: Path) -> bytes:
         with storage_errors(path):
             return path.read_bytes()
@@ -285,13 +304,7 @@ def _address(ref: ObjectRef | str) -> str | None:
         return text
     if ref.startswith("file://"):
         return None
-    raise UnsupportedError(f"object {ref!r} is not in this store", concerns=ref, hint="sha256:<64 hexadecimal digits> or file:///path")
-
-
-def _foreign(ref: ObjectRef | str) -> Path:
-    from urllib.parse import unquote_to_bytes, urlsplit
-
-    return Path(os.fsdecode(unquote_to_bytes(urlsplit(str(ref)).path)))
+    raise UnsupportedError(f"object {ref!r} is not in this store", concerns=ref, hint="sha256:<64 hexadecimal digits>")
 
 
 def _now(root: Path) -> float:
