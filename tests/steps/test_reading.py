@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from agent_env.errors import ProblemsError
 from agent_env.steps import AgentTarget, EnvironmentTarget, SandboxTarget, parse_step, read_step
+from agent_env.steps.deploy_agent import DeployAgent
 from agent_env.steps.deploy_sandbox import DeploySandbox
 from agent_env.steps.reading import read_fields
 from agent_env.steps.registry import BUILT
@@ -378,3 +379,21 @@ def test_what_a_sandbox_does_not_read_in_its_mode_is_told_and_refused_where_all_
     if idle:
         with pytest.raises(ProblemsError):
             read_fields(DeploySandbox, data, source="t.json", strict=True)
+
+
+def test_entries_of_an_allow_list_that_open_nothing_are_told_with_what_would() -> None:
+    policy = {
+        "mode": "allowlist",
+        "allow_hosts": ["pypi.org", "127.0.0.1", "localhost:8080", "[fd00::1]:443", "192.168.1.5:*", "8.8.8.8"],
+        "allow_cidrs": ["10.0.0.0/8", "1.0.0.0/8", "0.0.0.0/0", "169.254.169.254/32"],
+    }
+    told = ["allow_hosts[1]", "allow_hosts[2]", "allow_hosts[3]", "allow_hosts[4]", "allow_cidrs[0]", "allow_cidrs[3]"]
+    for step, fields in (
+        (DeploySandbox, {"type": "deploy_sandbox", "sandbox_name": "b", "sandbox_mode": "vm"}),
+        (DeployAgent, {"type": "deploy_agent"}),
+    ):
+        data = {"id": "b", **fields, "network_policy": policy}
+        _, warnings = read_fields(step, data, source="t.json", path="$[0]")
+        assert [warning.path for warning in warnings] == [f"$[0].network_policy.{path}" for path in told]
+        assert "'127.0.0.1' opens nothing by itself: it is this machine's loopback" in warnings[0].message
+        assert all("allow_private" in (warning.hint or "") for warning in warnings)

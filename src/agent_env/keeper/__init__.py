@@ -11,7 +11,7 @@ from agent_env.lazy import names_of
 
 if TYPE_CHECKING:
     from agent_env.keeper.client import KeeperStatus, Watch, carry, carry_egress, drop, installed_status, recorded_owner, stale_records
-    from agent_env.keeper.policy import cidr_problems, policy_problems
+    from agent_env.keeper.policy import cidr_problems, policy_problems, private_entries
     from agent_env.keeper.reaching import at_socket, in_container
     from agent_env.keeper.records import MODELS, Carried, Egress, FromHost, ToHost
     from agent_env.keeper.wiring import EGRESS_PORT, called_beside, egress_of, proxy_environment, relay_token
@@ -35,6 +35,7 @@ __all__ = [
     "in_container",
     "installed_status",
     "policy_problems",
+    "private_entries",
     "proxy_environment",
     "recorded_owner",
     "relay_token",
@@ -45,7 +46,7 @@ __getattr__, __dir__ = names_of(
     __name__,
     {
         "client": ("KeeperStatus", "Watch", "carry", "carry_egress", "drop", "installed_status", "recorded_owner", "stale_records"),
-        "policy": ("cidr_problems", "policy_problems"),
+        "policy": ("cidr_problems", "policy_problems", "private_entries"),
         "reaching": ("at_socket", "in_container"),
         "records": ("MODELS", "Carried", "Egress", "FromHost", "ToHost"),
         "wiring": ("EGRESS_PORT", "called_beside", "egress_of", "proxy_environment", "relay_token"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
@@ -22,6 +23,7 @@ ANY_PORT = "*"
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LONGEST_NAME = 253
+_LOCALHOST = "localhost"
 _LONGEST_SHOWN = 100
 
 _REACHABLE_IPV6 = ipaddress.ip_network("2000::/3")
@@ -211,6 +213,30 @@ def policy_problems(hosts: Sequence[str], cidrs: Sequence[str]) -> Iterator[str]
         except ValueError as error:
             yield f"the entry {shown_host(entry)!r} of allow_hosts {error}"
     yield from cidr_problems(cidrs, "allow_cidrs")
+
+
+def private_entries(hosts: Sequence[str], cidrs: Sequence[str]) -> Iterator[tuple[str, int, str]]:
+    """Entries of an allow-list that open nothing by themselves, because where they lead is not of the public internet.
+
+    Returns:
+        Field and index of each, and where it leads. What can't be read is left out; `policy_problems` has it.
+    """
+    for index, entry in enumerate(hosts):
+        try:
+            rule = host_rule(entry)
+        except ValueError:
+            continue
+        address = literal(rule.name)
+        local = "it is this machine's loopback" if rule.name == _LOCALHOST or rule.name.endswith(f".{_LOCALHOST}") else None
+        why = local if address is None else not_public(address)
+        if why is not None:
+            yield "allow_hosts", index, why
+    for index, entry in enumerate(cidrs):
+        with suppress(ValueError):
+            network = ipaddress.ip_network(entry, strict=False)
+            first, last = not_public(network.network_address), not_public(network.broadcast_address)
+            if first is not None and first == last:
+                yield "allow_cidrs", index, first
 
 
 def cidr_problems(cidrs: Sequence[str], where: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from agent_env.steps import agent_changes, agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Texts, Whole
+from agent_env.steps.network_entries import passed_over_entries
 from agent_env.steps.targets import DEFAULT_AGENT
 
 if TYPE_CHECKING:
@@ -150,6 +151,10 @@ class DeployAgent(Step, type="deploy_agent"):
             self._machine(plan),
             self._policy_beside_a_machine(),
         )
+
+    def passed_over(self) -> Iterator[Problem]:
+        """Entries of the network policy that open nothing."""
+        return passed_over_entries(self.network_policy)
 
     def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for type in ("deploy_agent", "install_agent", "deploy_human_agent"):

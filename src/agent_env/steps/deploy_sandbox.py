@@ -18,6 +18,7 @@ from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequ
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
 from agent_env.steps.limited import LimitDefault
+from agent_env.steps.network_entries import passed_over_entries
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -120,7 +121,8 @@ class DeploySandbox(Step, type="deploy_sandbox"):
             yield Problem(message, path=".sandbox_name", hint="give one of them another name")
 
     def passed_over(self) -> Iterator[Problem]:
-        """Of each mode, the fields that only the other has."""
+        """Of each mode, the fields that only the other has; entries of the network policy that open nothing."""
+        yield from passed_over_entries(self.network_policy)
         for name in _OF_THE_OTHER_MODE[self.sandbox_mode]:
             if getattr(self, name):
                 yield Problem(f"{name} does nothing in the mode {self.sandbox_mode!r}", path=f".{name}")
