@@ -202,6 +202,11 @@ def new_run_id() -> str:
     return f"run-{_random(12)}"
 
 
+def new_group_id() -> str:
+    """What the runs of one command have in common, such as `group-k3v9q0zd2m1x`."""
+    return f"group-{_random(12)}"
+
+
 def new_instance_id(task_id: str) -> str:
     """A new instance's id: `<task id>-<8 of a–z and 0–9>` (reference)."""
     return f"{task_id}-{_random(8)}"

@@ -188,6 +188,32 @@ def test_f01_killed_run_is_resumed_by_the_same_command_and_finished_runs_are_not
     assert sandboxes(cli) == []
 
 
+def test_a_task_that_is_run_alone_is_resumed_by_the_same_command(cli: Cli) -> None:
+    cli.write("t.json", json.dumps(graded("sleep 0.5")))
+    typed = ("run", "t.json", "--attempts", "2", "--concurrency", "1")
+    process = cli.start(*typed)
+    wait_for_line(process, "[t.json #1] passed")
+    process.kill()
+    process.communicate(timeout=PATIENCE)
+    first = cli("runs", "list", "--json").json["runs"][-1]
+    fewer = cli("run", "t.json", "--resume")
+    assert f"a new group begins, because {first['group_id']} is for other work: its --attempts was 2 (the command" in fewer.err
+    again = cli(*typed, "--resume", "--json")
+    assert again.code == 0, again.all
+    assert f"going on with {first['group_id']}: " in again.err
+    assert again.json["runs"][0]["run_id"] == first["run_id"]
+    listed = cli("runs", "list", "--group", first["group_id"], "--json").json["runs"]
+    assert sorted((run["run_id"], run["attempt"]) for run in listed) == sorted(
+        (run["run_id"], number) for number, run in enumerate(again.json["runs"], 1)
+    )
+    once_more = cli(*typed, "--resume")
+    assert f"nothing to go on with: every run of {first['group_id']} has ended" in once_more.err
+    assert first["run_id"] in once_more.out
+    cli.write("t.json", json.dumps(graded("true")))
+    assert ": the task changed since\n" in cli(*typed, "--resume").err
+    assert cli("gc").code == 0
+
+
 def test_broken_pipe_after_the_run_is_quiet_and_the_run_is_complete(cli: Cli) -> None:
     folder = bundle(cli.cwd / "b", **{f"t{n}": PASSING for n in range(3)})
     text = f"{AGENT_ENV} run {folder} --quiet | true; echo ${{PIPESTATUS[0]}}"

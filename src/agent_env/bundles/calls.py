@@ -54,7 +54,7 @@ class Call:
     keys: tuple[str, ...]
     """Of each of its runs, in their order: of the task's content, the seed, the attempt and the overrides."""
     contents: Mapping[str, str]
-    """Name of each task → digest of what it says and uses."""
+    """Name of each task → digest of what it says and uses. A task that is run alone has no name."""
     seeds: Sequence[Mapping[str, Json]] = ()
     seed: int | None = None
     attempts: int = 1
@@ -216,10 +216,12 @@ def _words(name: str, then: Mapping[str, Json]) -> str:
 
 def _changed(rows: Iterator[RunRow], call: Call) -> str:
     """Which tasks say or use something else now."""
-    before = {row.bundle_path: row.options["call"].get("content") for row in rows if row.options.get("call")}
+    before = {row.bundle_path or "": row.options["call"].get("content") for row in rows if row.options.get("call")}
     names = [name for name, content in call.contents.items() if before.get(name, content) != content]
     if not names:
         return "what its tasks say or use has changed"
+    if names == [""]:
+        return "the task changed since"
     more = f" and {counted(len(names) - _NAMED, 'other task')}" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more} changed since, or what it uses did"
 

@@ -22,9 +22,9 @@ from agent_env.documents.scoring import counts
 from agent_env.documents.updates import Json
 from agent_env.engine.events import Event
 from agent_env.engine.options import RunOptions
-from agent_env.engine.outcome import RunOutcome, described
-from agent_env.errors import AgentEnvError, SupersededError
-from agent_env.ids import new_run_id
+from agent_env.engine.outcome import RunOutcome, not_run
+from agent_env.errors import AgentEnvError
+from agent_env.ids import new_group_id, new_run_id
 from agent_env.waiting import together
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ class _Running:
         self._engine = engine
         self._written = written
         self._observer = observer
-        self._group = new_run_id().replace("run-", "group-")
+        self._group = new_group_id()
         self._before: Mapping[str, RunRow] = {}
         self._call, self._said = call, call.stored()
         model = _model(request, written)
@@ -318,7 +318,7 @@ class _Running:
                 return TaskRun(item, await self._engine.execute(run_id, observer=self._observer))
             return TaskRun(item, await self._continued(before))
         except AgentEnvError as error:
-            return TaskRun(item, _failed(item, run_id, error))
+            return TaskRun(item, not_run(run_id, item.task.id, item.task.version, error))
 
     async def _continued(self, before: RunRow) -> RunOutcome:
         """Goes on with an unfinished run, as `agent-env resume RUN` does."""
@@ -355,20 +355,3 @@ class _Running:
 def _light(run: TaskRun) -> TaskRun:
     """Without the run's whole context, which the database has: a call of thousands of runs must not keep them all in memory."""
     return replace(run, outcome=replace(run.outcome, context={}))
-
-
-def _failed(item: WorkItem, run_id: str, error: AgentEnvError) -> RunOutcome:
-    """A run that could not even be started, or that this process lost."""
-    from agent_env.documents.outcomes import kind_of
-
-    return RunOutcome(
-        run_id=run_id,
-        instance_id="",
-        task_id=item.task.id,
-        task_version=item.task.version,
-        status="cancelled" if isinstance(error, SupersededError) else "failed",
-        kind=kind_of(error),
-        scores={},
-        duration_seconds=0.0,
-        error=described(error, None),
-    )

@@ -80,7 +80,7 @@ def plan_work(
                     else dict(values)
                 )
                 content = contents[task.id, task.name]
-                key = _digest([task.name, content, filled, index, overrides or {}])
+                key = content_digest([task.name, content, filled, index, overrides or {}])
                 items.append(WorkItem(task, index, total, filled, key, content, number if seeds else None, len(per_task)))
     return items
 
@@ -100,11 +100,11 @@ def _contents(written: Written) -> dict[tuple[str, str], str]:
     for task in plan.tasks:
         own = resolved.get(task.id)
         if own is None or own.entry.task is None:
-            found[task.id, task.name] = _digest([list(task.plan.documents), _pins(plan, ())])
+            found[task.id, task.name] = content_digest([list(task.plan.documents), _pins(plan, ())])
             continue
         used = {reference.written: contents.get((COLLECTION_OF[reference.kind], reference.id), "") for reference in own.references}
         stored = [reference.id for reference in own.references if reference.entry is None]
-        found[task.id, task.name] = _digest([list(own.entry.task.steps), used, _pins(plan, stored)])
+        found[task.id, task.name] = content_digest([list(own.entry.task.steps), used, _pins(plan, stored)])
     return found
 
 
@@ -113,7 +113,8 @@ def _pins(plan: BundlePlan, ids: Iterable[str]) -> dict[str, int]:
     return {id: version for (_, id), version in plan.pinned.items() if id in wanted}
 
 
-def _digest(value: Json) -> str:
+def content_digest(value: Json) -> str:
+    """Tells one piece of work from another."""
     from agent_env.stores import digest_of
 
     return digest_of({"work": value})

@@ -26,8 +26,9 @@ from agent_env.wording import counted
 
 if TYPE_CHECKING:
     from agent_env.config import Config
-    from agent_env.engine import RunOptions, RunOutcome, TaskPlan
+    from agent_env.engine import Engine, RunOptions, RunOutcome, TaskPlan
     from agent_env.engine.options import Stores
+    from agent_env.stores import RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,22 @@ class Job:
     """What tells it from the other runs of its task."""
     stem: str | None = None
     """Start of its context file's name; None takes the task's id."""
+    before: RunRow | None = None
+    """The run of an earlier call that this is to go on with."""
+    redeploy: bool = False
+    """Going on makes places that were lost again."""
 
     @property
     def wanted(self) -> Wanted:
         """The run as its user asked for it."""
         return Wanted(self.name, self.options.attempt_index + 1, self.label or self.name)
+
+    @property
+    def ended(self) -> bool:
+        """The earlier run has ended in a way that says something about the task: it is not done again."""
+        from agent_env.documents.scoring import counts
+
+        return self.before is not None and counts(self.before)
 
     @property
     def to_run(self) -> TaskPlan:
@@ -114,15 +126,18 @@ class Presentation:
         return self.output if self.output is not None and self.output.suffix != ".json" else None
 
 
-def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation | None, group_id: str, wrong: Diagnostics) -> int:
+def run_jobs(
+    prepare: Prepare, concurrency: int | None, how: Presentation | None, group_id: str, wrong: Diagnostics, *, again: str | None = None
+) -> int:
     """Runs them all, shows what became of them, and returns the exit code.
 
     Args:
         prepare: Reads and plans with the engine's stores; what is wrong is told before anything runs, with what can't be done here.
         concurrency: How many at once; None is the configured number, else one derived from cores and memory.
         how: What is shown and written; None where something is wrong with it.
-        group_id: What the jobs have in common.
+        group_id: What the jobs have in common, unless they go on with another group.
         wrong: What is wrong with the options.
+        again: What goes on with all of them, where they are cut short; None is a resume of each run.
 
     Raises:
         InterruptionError: By a signal, after what is known was shown.
@@ -138,7 +153,7 @@ def run_jobs(prepare: Prepare, concurrency: int | None, how: Presentation | None
     agenda = Agenda(group_id)
     with watching(quiet=how.quiet or how.as_json) as watcher:
         cut = cut_short_by(lambda: _run_all(prepare, at_once, how, watcher, agenda))
-    return conclude(agenda, watcher, how, cut)
+    return conclude(agenda, watcher, how, cut, again=again)
 
 
 def _look_for_more(prepare: Prepare, config: Config, wrong: Diagnostics) -> None:
@@ -312,6 +327,7 @@ async def _run_all(
             replayed = all(job.options.replay for job in jobs)
             found.of((await engine.preflight(of_them, overrides, needs=needs, replayed=replayed)).refuse)
         found.tell()
+        agenda.group_id = next((job.options.group_id for job in jobs), None) or agenda.group_id
         agenda.not_started = {number: job.wanted for number, job in enumerate(jobs)}
         watcher.total = len(jobs)
         slots = asyncio.Semaphore(concurrency)
@@ -319,11 +335,9 @@ async def _run_all(
 
         async def one(number: int, job: Job) -> None:
             async with slots:
-                run_id = await engine.submit(job.plan, job.options)
-                agenda.begin(number, run_id)
-                watcher.begin(run_id, job.label or job.name)
-                outcome = await engine.execute(run_id, observer=watcher)
-                agenda.end(outcome)
+                outcome = await _brought_to_its_end(job, engine, watcher, partial(agenda.begin, number))
+                if not job.ended:
+                    agenda.end(outcome)
                 finished[number] = Result.of(job.name, outcome, job.label)
                 if how.contexts is not None:
                     await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)
@@ -332,3 +346,29 @@ async def _run_all(
             await together([one(number, job) for number, job in enumerate(jobs)])
         finally:
             agenda.results += [finished[number] for number in sorted(finished)]
+
+
+async def _brought_to_its_end(job: Job, engine: Engine, watcher: Watcher, begun: Callable[[str], object]) -> RunOutcome:
+    """Runs it, or goes on with an earlier run of it, or takes that as it ended."""
+    from agent_env.engine.outcome import not_run
+
+    before = job.before
+    run_id = before.run_id if before is not None else await engine.submit(job.plan, job.options)
+    begun(run_id)
+    if job.ended:
+        return engine.outcome(run_id)
+    watcher.begin(run_id, job.label or job.name)
+    if before is None:
+        return await engine.execute(run_id, observer=watcher)
+    options = job.options
+    try:
+        return await engine.resume(
+            run_id,
+            redeploy=job.redeploy,
+            keep=options.keep,
+            pause_on_failure=options.pause_on_failure,
+            observer=watcher,
+            overrides=options.overrides or None,
+        )
+    except AgentEnvError as error:
+        return not_run(run_id, job.plan.task_id, job.plan.version, error)

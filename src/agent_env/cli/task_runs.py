@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.batch import Job, Presentation, run_jobs
 from agent_env.cli.models import of_models
-from agent_env.cli.output import line, warn, write_json
+from agent_env.cli.output import line, note, warn, write_json
 from agent_env.cli.session import asked_configuration, opened_stores, stores_of
 from agent_env.cli.tasks import planned, planned_file, start_context, with_chosen_agents, with_seeds
 from agent_env.diagnostics import Diagnostics
@@ -18,6 +18,8 @@ from agent_env.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from agent_env.bundles.calls import Call, Earlier
+    from agent_env.bundles.single_work import SingleWork
     from agent_env.engine import TaskPlan
     from agent_env.engine.options import Stores
     from agent_env.errors import Problem
@@ -42,13 +44,11 @@ def run_single(
         overrides: `user_overrides` of each run.
         wrong: What is wrong with the options; it is told with everything else, and nothing runs.
     """
-    import secrets
-
     from agent_env.bundles.named_agents import refuse_unknown, without_effect
     from agent_env.bundles.verdict import attempt_label
-    from agent_env.bundles.work import derived_seed
-    from agent_env.documents.seeds import SEED_KEY, row_name
+    from agent_env.documents.seeds import row_name
     from agent_env.engine import RunOptions
+    from agent_env.ids import new_group_id
 
     def plan(stores: Stores, wrong: Diagnostics) -> tuple[TaskPlan | None, list[dict[str, str]]]:
         def read() -> TaskPlan:
@@ -61,7 +61,7 @@ def run_single(
     asked_of_models = wrong.of(lambda: of_models(given)) or {}
     if given["dry_run"]:
         return _dry_run(plan, text, given, overrides, wrong)
-    group = secrets.token_hex(16)
+    group = new_group_id()
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
     def prepare(stores: Stores, wrong: Diagnostics) -> list[Job]:
@@ -73,27 +73,51 @@ def run_single(
         if wrong:
             return [Job(text, task, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*task.warnings, *without_effect([task], overrides)])
+        work = _work_of(text, task, found, given, {**chosen, **asked_of_models})
+        earlier = _earlier(work.call, task, stores, how) if given["resume"] else None
         rows = found or [{}]
         jobs = []
-        for number, row in enumerate(rows * given["attempts"]):
-            seed: dict[str, Any] = row if given["seed"] is None else {SEED_KEY: derived_seed(given["seed"], text, number), **row}
+        for number, (seed, key) in enumerate(work.runs):
+            row = rows[number % len(rows)]
             options = RunOptions(
                 seed=seed,
                 context=context,
                 keep=given["keep"],
                 pause_on_failure=given["pause_on_failure"],
-                group_id=group,
+                group_id=(earlier.group_id if earlier else None) or group,
                 attempt_index=number,
-                attempt_count=len(rows) * given["attempts"],
+                attempt_count=len(work.runs),
                 overrides=chosen,
+                work_key=key,
+                call=work.stored,
                 **asked_of_models,
             )
             which = f"{text} [{row_name(number % len(rows) + 1, row)}]" if found else text
             label = attempt_label(which, number // len(rows), given["attempts"])
-            jobs.append(Job(text, task.seeded(seed), options, label=label))
+            before = earlier.runs.get(key) if earlier else None
+            jobs.append(Job(text, task.seeded(seed), options, label=label, before=before, redeploy=given["redeploy"]))
         return jobs
 
-    return run_jobs(prepare, given["concurrency"], how, group, wrong)
+    return run_jobs(prepare, given["concurrency"], how, group, wrong, again="the same command with --resume")
+
+
+def _work_of(
+    text: str, task: TaskPlan, rows: Sequence[Mapping[str, str]], given: Mapping[str, Any], options: Mapping[str, Any]
+) -> SingleWork:
+    from agent_env.bundles.single_work import single_work
+
+    asked = {**options, "agent_model": given["model"]}
+    return single_work(text, task, rows=rows, attempts=given["attempts"], seed=given["seed"], options=asked)
+
+
+def _earlier(call: Call, task: TaskPlan, stores: Stores, how: Presentation | None) -> Earlier:
+    """What there is to go on with, which is said."""
+    from agent_env.bundles.calls import earlier_call
+
+    found = earlier_call(stores.journal, call, task=task.task_id)
+    if how is not None and not how.quiet:
+        note(found.said())
+    return found
 
 
 def task_id_of(file: Path) -> str:

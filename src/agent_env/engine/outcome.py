@@ -12,7 +12,7 @@ from agent_env.documents.outcomes import OUTCOMES, Kind, Status, kind_of
 from agent_env.documents.scoring import counts, score_of
 from agent_env.documents.updates import Json
 from agent_env.engine.teardown import TeardownReport
-from agent_env.errors import AgentEnvError, ProblemsError, SandboxUnavailableError, TransportLostError
+from agent_env.errors import AgentEnvError, ProblemsError, SandboxUnavailableError, SupersededError, TransportLostError
 
 if TYPE_CHECKING:
     from agent_env.steps.contract import Step
@@ -58,6 +58,21 @@ class RunOutcome:
     def score(self) -> float | None:
         """What it enters statistics with; see `documents.scoring`."""
         return score_of(self)
+
+
+def not_run(run_id: str, task_id: str, version: int | None, error: AgentEnvError) -> RunOutcome:
+    """Of a run that could not even be started or gone on with, or that this process lost."""
+    return RunOutcome(
+        run_id=run_id,
+        instance_id="",
+        task_id=task_id,
+        task_version=version,
+        status="cancelled" if isinstance(error, SupersededError) else "failed",
+        kind=kind_of(error),
+        scores={},
+        duration_seconds=0.0,
+        error=described(error, None),
+    )
 
 
 def scores_at_end(kind: Kind, steps: Iterable[Step], found: Mapping[str, float | None]) -> dict[str, float | None]:

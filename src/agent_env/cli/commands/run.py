@@ -161,11 +161,9 @@ def _refuse_unless_stored(id: str, error: NotFoundError) -> None:
 def _single(text: str, given: dict[str, Any], *, file: Path | None) -> int:
     from agent_env.cli.task_runs import run_single
 
-    for name in ("tasks", "evals", "resume"):
+    for name in ("tasks", "evals"):
         if given[name]:
-            raise UsageError(
-                f"--{name.removesuffix('s')} goes with a bundle; {text!r} is a single task", hint="agent-env resume RUN goes on"
-            )
+            raise UsageError(f"--{name.removesuffix('s')} goes with a bundle; {text!r} is a single task")
     try:
         wrong = Diagnostics()
         how = wrong.of(lambda: _presentation(given))
