@@ -86,6 +86,10 @@ def test_b11_containers_beside_a_machine_are_built_reached_and_removed_with_it(h
     )
     told = home("runs", "logs", run["run_id"], "--step", "tests", "--json").json["events"]
     assert [each["printed"] for each in told if "printed" in each] == [{"stdout": "out\n***", "stderr": "err"}]
+    used = home("runs", "show", run["run_id"], "--json").json["used"]
+    images = {each["id"]: each["digest"] for each in used if each["collection"] == "images"}
+    assert images[box_image] == inspected(docker, peer["container_id"])["Image"]
+    assert len(images) == 2, "the other one was built"
     kept = [path.read_bytes() for path in (home.state / "objects").rglob("*") if path.is_file()]
     assert b"out\n***\n" in kept
     assert not [each for each in kept if b"canary-88c1f0e2ab" in each]

@@ -43,6 +43,10 @@ def test_fi15_the_images_user_works_in_the_folder_that_a_workdir_made(home: Home
     answer = home("run", home.bundle(t=steps), "--json")
     assert answer.code == 0, answer.all
     assert answer.json["runs"][0]["scores"] == {"check": 1.0}
+    used = home("runs", "show", answer.json["runs"][0]["run_id"], "--json").json["used"]
+    (digest,) = [each["digest"] for each in used if (each["collection"], each["id"]) == ("images", name)]
+    assert digest.startswith("sha256:")
+    assert f"images/{name}" in home("runs", "show", answer.json["runs"][0]["run_id"]).out
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

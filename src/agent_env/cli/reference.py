@@ -55,7 +55,8 @@ SHAPES = {
     '"tasks": {task: {"left": TALLY, "right": TALLY, "change"}}}, the last of several tasks is `all tasks`',
     "TALLY": "runs, counted, passed, mean, standard_error, not_counted; null where a side has no run of the task",
     "runs list": '{"runs": [RUN]}, newest first',
-    "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used",
+    "runs show": "RUN with task_digest, bundle, seed, options, notes, owner, steps, resources, used: [{collection, id, version, digest}], "
+    "where an image (collection images) has no version and the digest of its content",
     "runs trajectory": '{"run_id", "prompts": [{"prompt_id", "step_id", "agent", "model", "state", "error", "tool_calls", "usage", '
     '"response", "turns": [{"turn", "state", "format", "normalised", "problem", "events": [{"type": message, reasoning, tool_call, '
     "tool_result, usage, error or end, …}]}]}]}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_env.bundles.verdict import ERROR_KEYS
 from agent_env.diagnostics import each
@@ -129,8 +129,29 @@ def details_json(stored: StoredRun, *, stopped: bool, said: Mapping[str, str] | 
             for attempt in stored.attempts
         ],
         "resources": [resource_json(resource) for resource in stored.resources],
-        "used": [{"collection": u.collection, "id": u.id, "version": u.version, "digest": u.digest} for u in stored.used],
+        "used": [used._asdict() for used in used_by(stored)],
     }
+
+
+class Used(NamedTuple):
+    """Something that a run depended on, exactly."""
+
+    collection: str
+    """Of a document; `images` of an image."""
+    id: str
+    version: int | None
+    digest: str
+
+
+def used_by(stored: StoredRun) -> list[Used]:
+    """The documents that a run depended on, and the images that its places were made of, each by the digest of its content."""
+    made_of = [resource.facts.get("image") for resource in stored.resources]
+    known = [image for image in made_of if isinstance(image, Mapping) and image.get("id")]
+    images = {(str(image["name"]), str(image["id"])) for image in known}
+    return [
+        *(Used(u.collection, u.id, u.version, u.digest) for u in stored.used),
+        *(Used("images", name, None, digest) for name, digest in sorted(images)),
+    ]
 
 
 def attempt_json(attempt: AttemptRow) -> dict[str, Any]:
@@ -233,7 +254,9 @@ def _flat(stored: StoredRun) -> dict[str, Any]:
         if not attempt.superseded:
             flat[f"steps.{attempt.step_id}.state"] = attempt.state
             flat[f"steps.{attempt.step_id}.attempt"] = attempt.number
-    flat |= {f"used.{used.collection}.{used.id}": f"v{used.version} {used.digest}" for used in stored.used}
+    for used in used_by(stored):
+        version = "" if used.version is None else f"v{used.version} "
+        flat[f"used.{used.collection}.{used.id}"] = f"{version}{used.digest}"
     return flat
 
 

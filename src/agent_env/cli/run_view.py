@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_env.cli.output import line, moment, note, one_line, table
 from agent_env.cli.results import score_text, seconds_text
-from agent_env.cli.rows import asked_for, criteria_not_passed, criteria_not_scored, printed_by, state, step_types
+from agent_env.cli.rows import asked_for, criteria_not_passed, criteria_not_scored, printed_by, state, step_types, used_by
 from agent_env.cli.session import context_of
 from agent_env.cli.trajectories import usage_text
 from agent_env.documents.scoring import score_of
@@ -95,9 +95,10 @@ def show_run(stored: StoredRun, *, stopped: bool, said: Mapping[str, str], waiti
     if stored.resources:
         line()
         table(("PLACE", "PROVIDER", "KIND", "STATE"), [(r.name, r.provider, r.kind, r.state) for r in stored.resources])
-    if stored.used:
+    used = used_by(stored)
+    if used:
         line()
-        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, brief(u.digest)) for u in stored.used], right=(1,))
+        table(("USED", "VERSION", "DIGEST"), [(f"{u.collection}/{u.id}", u.version, brief(u.digest)) for u in used], right=(1,))
     if prompts:
         note(f"what agents did: agent-env runs trajectory {run.run_id}")
     if stopped or run.status == "cancelled":

@@ -15,7 +15,7 @@ from agent_env.documents.records import DeployedContainer, DeployedSandbox
 from agent_env.documents.updates import Json
 from agent_env.engine.image_progress import ImageProgress
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, seconds_left
-from agent_env.engine.sandbox_records import CONTAINER_ID, SECRETS
+from agent_env.engine.sandbox_records import CONTAINER_ID, IMAGE, SECRETS
 from agent_env.engine.sandboxes import Held
 from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import CONTAINER_KIND
@@ -120,6 +120,7 @@ class _Start:
         async with deadline(shared.limits.deploy_seconds, f"starting container {request.container_name!r}"):
             place = await deploy(engine, await self._spec(engine, image_id, labels))
         facts: dict[str, Json] = {CONTAINER_ID: place.id, "ports": {str(port): at for port, at in place.ports.items()}}
+        facts[IMAGE] = {"name": image_name, "id": image_id}
         await place.aclose()
         if isinstance(self.held.provider, TakesSecrets):
             self.held.provider.remember(place.id, request.secrets)

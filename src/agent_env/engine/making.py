@@ -12,7 +12,7 @@ from agent_env.documents.updates import Json
 from agent_env.engine.containers import images_on
 from agent_env.engine.image_progress import ImageProgress
 from agent_env.engine.installation import EXPIRES_LABEL, HOME_LABEL, RUN_LABEL, SANDBOX_LABEL, seconds_left
-from agent_env.engine.sandbox_records import CONTAINER_ID, SECRETS
+from agent_env.engine.sandbox_records import CONTAINER_ID, IMAGE, SECRETS
 from agent_env.engine.sandboxes import Held
 from agent_env.engine.shared import Shared
 from agent_env.engine.teardown import CONTAINER_KIND
@@ -192,6 +192,7 @@ class RunMaking:
             place = await deploy(engine, self._spec(sandbox_id, wanted, image.id, labels, networks))
             self._places[place.id] = place
         facts: dict[str, Json] = {CONTAINER_ID: place.id, "ports": {str(port): at for port, at in place.ports.items()}}
+        facts[IMAGE] = {"name": wanted.image if isinstance(wanted.image, str) else wanted.image.name.tagged_name, "id": image.id}
         if references := {**wanted.references, **await self._kept(wanted.kept)}:
             facts[SECRETS] = references
         await journal.opened(self._shared.lease, resource.id, facts)

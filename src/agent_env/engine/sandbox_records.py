@@ -20,6 +20,8 @@ KEEPING = "runs remove their sandboxes when they end; keep them with --keep"
 _NOTED = ("mode", "levels", "network", "passed_over")
 CONTAINER_ID = "container_id"
 """Fact of a sandbox that is a container beside its machine's shell: the engine's id."""
+IMAGE = "image"
+"""Fact of what is made of an image: its `name` as it was asked for, and the `id` of its content."""
 SECRETS = "secrets"
 """Fact of what was told something in confidence: variable → the reference that leads to its value, never the value."""
 LEADS = "leads"

@@ -82,6 +82,8 @@ class Facts:
     container_id: str | None = None
     """Of a sandbox that is a container: the engine's id, which is its identity."""
     container_name: str | None = None
+    image: Mapping[str, str] = field(default_factory=dict)
+    """What it was made of, where that is an image: its `name` as it was asked for, and its `id`, which is its content's."""
     machine_image: str | None = None
     """Of a machine that a container plays: the image that was configured then."""
     leads: Mapping[str, int] = field(default_factory=dict)

@@ -83,7 +83,9 @@ class Containers:
         place = await self._deployed(engine, spec, facts, image.id)
         # Without a network the engine publishes nothing: there the keeper does.
         ports = dict(place.ports) if facts.network["how"] == BRIDGE else dict(zip(spec.ports, filter(is_free, candidates()), strict=False))
-        facts = replace(facts, phase="running", container_id=place.id, ports={str(served): port for served, port in ports.items()})
+        made_of = {"name": str(spec.image), "id": image.id}
+        served = {str(inner): port for inner, port in ports.items()}
+        facts = replace(facts, phase="running", container_id=place.id, ports=served, image=made_of)
         await asyncio.to_thread(self._note, facts, ports)
         family = Family(engine, facts, token=spec.token, epoch=spec.epoch, relay_token=self._relays_of(facts), own=place)
         return await self._handle(facts, place, family)

@@ -109,7 +109,7 @@ class RootfsProvider(Confining):
             undo.callback(self._release, spec.sandbox_id)
             async with self._images(str(spec.image)) as store:
                 image = await store.unpacked(str(spec.image), pinned_by=spec.sandbox_id)
-            sandbox = await self._made(facts, spec, image, undo)
+            sandbox = await self._made(replace(facts, image={"name": str(spec.image), "id": image.id}), spec, image, undo)
             undo.pop_all()
             return sandbox
 
