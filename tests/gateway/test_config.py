@@ -101,7 +101,7 @@ def test_the_command_says_in_one_line_why_it_can_t_start(tmp_path: Path) -> None
         [sys.executable, "-m", "agent_env.gateway", "--config", str(file)], cwd=ROOT, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.decode() == f"gateway: {file}: nmae: Extra inputs are not permitted\n"
+    assert done.stderr.decode() == f"gateway: {file}: nmae: no such key\n"
 
 
 def test_a_door_that_is_taken_is_told(tmp_path: Path) -> None:

@@ -45,6 +45,9 @@ def test_overrides_of_the_run_win_over_the_step(tmp_path: Path) -> None:
         run.user_overrides = {"network_policy": {"mode": "allow_all", "allow_hosts": ["h"]}}
         with pytest.raises(UserError, match="takes no allow_hosts"):
             await run.do({"id": "two", "type": "deploy_sandbox", "sandbox_mode": "vm", "sandbox_name": "two"})
+        run.user_overrides = {"network_policy": {"mode": "none", "hosts": ["h"]}}
+        with pytest.raises(UserError, match=r"unknown key 'hosts' \(accepted: allow_cidrs, allow_hosts, mode\)"):
+            await run.do({"id": "two", "type": "deploy_sandbox", "sandbox_mode": "vm", "sandbox_name": "two"})
 
     on_bench(tmp_path, body, deployed=False)
 

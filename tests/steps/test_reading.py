@@ -197,6 +197,8 @@ def test_a_list_of_which_no_entry_is_right_is_not_said_to_be_empty() -> None:
         ({"env_vars": {"A=B": "x"}}, "can't be an environment variable"),
         ({"env_vars": {"A": 1}}, ".env_vars.A: A is text, not a number"),
         ({"metadata": {"attribution": "me"}}, "attribution maps texts to texts"),
+        ({"network_policy": {"hosts": ["h"]}}, ".network_policy.hosts: unknown key 'hosts' (accepted: allow_cidrs, allow_hosts, mode)"),
+        ({"network_policy": {"alow_hosts": ["h"]}}, "unknown key 'alow_hosts' (did you mean 'allow_hosts'?)"),
         ({"network_policy": {"mode": "open"}}, "mode must be one of ['allow_all', 'allowlist', 'none'], got 'open'"),
         ({"network_policy": {"mode": "allowlist", "allow_hosts": "h"}}, "is a list of entries, not one text"),
         ({"network_policy": {"mode": "allowlist", "allow_hosts": ["*"]}}, "network_policy: a bare `*` host allows everything"),

@@ -198,10 +198,12 @@ def _validated(value: Any, source: str) -> GatewayConfig:
     try:
         return GatewayConfig.model_validate(value)
     except ValidationError as error:
-        places = [
-            f"{'.'.join(map(str, each['loc'])) or 'document'}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
-        ]
+        places = [f"{'.'.join(map(str, each['loc'])) or 'document'}: {_said(each['type'], each['msg'])}" for each in error.errors()]
         raise ConfigError(f"{source}: {'; '.join(places)}") from error
+
+
+def _said(kind: str, message: str) -> str:
+    return "no such key" if kind == "extra_forbidden" else message.removeprefix("Value error, ")
 
 
 def _from_variables(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds
 from agent_env.steps.image_names import image_problems
 from agent_env.steps.limited import LimitDefault
 from agent_env.steps.network_entries import passed_over_entries
+from agent_env.steps.reading import unread_key
 
 if TYPE_CHECKING:
     from agent_env.artifacts import Artifacts
@@ -198,5 +199,10 @@ def overridden_policy(override: Json, otherwise: NetworkPolicy | None) -> Networ
     try:
         return NetworkPolicy.model_validate(override)
     except ValidationError as error:
-        reasons = "; ".join(str(entry["msg"]).removeprefix("Value error, ") for entry in error.errors(include_url=False))
+        reasons = "; ".join(
+            "{} ({})".format(*unread_key(NetworkPolicy, entry["loc"]))
+            if entry["type"] == "extra_forbidden"
+            else str(entry["msg"]).removeprefix("Value error, ")
+            for entry in error.errors(include_url=False)
+        )
         raise UserError(f"user_overrides.network_policy can't be used: {reasons}") from error

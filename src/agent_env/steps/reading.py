@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
@@ -45,7 +45,7 @@ def read_fields(
     except ValidationError as error:
         from agent_env.steps.partial import as_far_as_readable
 
-        problems, lacking = _in_words(error, data, source, path)
+        problems, lacking = _in_words(cls, error, data, source, path)
         step = as_far_as_readable(cls, data)
         if step is not None:
             problems += _rule_problems(step, data, source, path)
@@ -166,18 +166,46 @@ def _rule_problems(step: BaseModel, data: Mapping[str, Any], source: str | None,
         yield from _rule_problems(inner, below, source, where, field if field.isidentifier() else "")
 
 
-def _in_words(error: ValidationError, data: Mapping[str, Any], source: str | None, path: str) -> tuple[list[Problem], frozenset[str]]:
+def _in_words(
+    cls: type[BaseModel], error: ValidationError, data: Mapping[str, Any], source: str | None, path: str
+) -> tuple[list[Problem], frozenset[str]]:
     """What Pydantic found, and the paths of objects that lack something."""
     problems, lacking = [], set()
     for entry in error.errors(include_url=False):
         if entry["type"] == "too_short" and len(entry["input"]) >= entry["ctx"]["min_length"]:
             continue  # its entries are wrong, each of which is told, and Pydantic counts the others
         where, name = _where(entry["loc"], data, path, missing=entry["type"] == "missing")
-        message, hint = _words(entry, name)
+        message, hint = unread_key(cls, entry["loc"]) if entry["type"] == "extra_forbidden" else _words(entry, name)
         problems.append(Problem(message, source, where, hint))
         if entry["type"] == "missing":
             lacking.add(where)
     return problems, frozenset(lacking)
+
+
+def unread_key(cls: type[BaseModel], loc: Sequence[str | int]) -> tuple[str, str | None]:
+    """What is said of a key that nothing may stand under, and which are meant, where Pydantic's location tells that.
+
+    Args:
+        cls: The class of the whole.
+        loc: The key's place in it.
+    """
+    key, inside = str(loc[-1]), cls
+    for name in loc[:-1]:
+        field = inside.model_fields.get(name) if isinstance(name, str) else None
+        found = _class_in(field.annotation) if field is not None else inside if isinstance(name, int) else None
+        if found is None:
+            return f"unknown key {key!r}", None
+        inside = found
+    known = accepted_keys(inside)
+    meant = near(key, known)
+    return f"unknown key {key!r}", f"did you mean {meant!r}?" if meant else f"accepted: {', '.join(sorted(known))}"
+
+
+def _class_in(annotation: Any) -> type[BaseModel] | None:
+    """The class of objects that a field holds, also below `| None` or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_class_in, get_args(annotation))), None)
 
 
 def _where(loc: Sequence[str | int], data: Any, path: str, *, missing: bool) -> tuple[str, str]:

@@ -358,4 +358,5 @@ def read(kind: type[Model], value: Any, where: str) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{where}{': ' + place if place else ''}: {first['msg'].removeprefix('Value error, ')}") from error
+        said = "no such key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{where}{': ' + place if place else ''}: {said}") from error
