@@ -102,6 +102,8 @@ def test_skills_are_given_once_with_their_frontmatter_and_a_second_time_changes_
             {"name": "stored", "description": "From an object.", "object_url": ref.url},
         ]
         step = {"id": "s", "type": "add_skills", "agent_name": "solver", "skills": skills}
+        private = {"name": "private", "description": "A file of this machine.", "object_url": "file:///etc/hostname"}
+        assert "which no task or document may read" in await made.refused({**step, "skills": [private]})
         await made.ran(step, {**step, "id": "again"})
         listed = await made.agents["solver"].invoke(SKILL_CONFIG, "list")
         assert {name: about["description"] for name, about in listed["skills"].items()} == {

@@ -123,10 +123,10 @@ class DeploySandbox(Step, type="deploy_sandbox"):
 
     def passed_over(self) -> Iterator[Problem]:
         """Of each mode, the fields that only the other has; entries of the network policy that open nothing."""
-        yield from passed_over_entries(self.network_policy)
         for name in _OF_THE_OTHER_MODE[self.sandbox_mode]:
             if getattr(self, name):
                 yield Problem(f"{name} does nothing in the mode {self.sandbox_mode!r}", path=f".{name}")
+        yield from passed_over_entries(self.network_policy)
 
     def idle_fields(self) -> frozenset[str]:
         """A machine takes no variables, and its provider has names of its own for what it boots from."""
