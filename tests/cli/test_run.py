@@ -174,12 +174,16 @@ def test_f01_killed_run_is_resumed_by_the_same_command_and_finished_runs_are_not
     process.kill()
     process.communicate(timeout=PATIENCE)
     listed = cli("runs", "list", "--json").json["runs"]
+    expected = cli("run", marks, "--resume", "--dry-run", "--json").json["resume"]
+    assert (expected["group_id"], expected["kept"] + expected["go_on"] + expected["begin"]) == (listed[-1]["group_id"], 2)
     again = cli("run", marks, "--resume", "--json")
     assert again.code == 0, again.err
     assert f"going on with {listed[-1]['group_id']}: " in again.err
     resumed = {run["task"]: run["run_id"] for run in again.json["runs"]}
     assert (set(resumed), resumed["tasks/a.json"]) == ({"tasks/a.json", "tasks/b.json"}, listed[-1]["run_id"])
     assert again.json["group_id"] == listed[-1]["group_id"]
+    shown = cli("run", marks, "--resume", "--dry-run").out
+    assert "Would run 0 runs of 2 tasks, go on with 0 runs and keep 2 runs:" in shown
     (marks / "tasks/b.json").unlink()
     fewer = cli("run", marks, "--resume", "--json")
     assert len(fewer.json["runs"]) == 1
@@ -206,6 +210,7 @@ def test_a_task_that_is_run_alone_is_resumed_by_the_same_command(cli: Cli) -> No
     assert sorted((run["run_id"], run["attempt"]) for run in listed) == sorted(
         (run["run_id"], number) for number, run in enumerate(again.json["runs"], 1)
     )
+    assert "\n0 runs, go on with 0 runs and keep 2 runs\n" in cli(*typed, "--resume", "--dry-run").out
     once_more = cli(*typed, "--resume")
     assert f"nothing to go on with: every run of {first['group_id']} has ended" in once_more.err
     assert first["run_id"] in once_more.out

@@ -107,6 +107,17 @@ class Earlier:
         """How many runs are kept, go on, and begin."""
         return {"kept": self.kept, "go_on": len(self.runs) - self.kept, "begin": self.wanted - len(self.runs)}
 
+    def to_json(self) -> dict[str, Json]:
+        """The documented shape in `run --resume --dry-run --json`."""
+        return {"group_id": self.group_id, **self.counts(), "similar": self.similar, "differs": list(self.differs)}
+
+    def also(self) -> str:
+        """What is done beside the runs that begin; empty where there is nothing else."""
+        if self.group_id is None:
+            return ""
+        many = self.counts()
+        return f", go on with {counted(many['go_on'], 'run')} and keep {counted(many['kept'], 'run')}"
+
     def said(self) -> str:
         """One line for people: what goes on, or why a new group begins."""
         if self.finished:

@@ -24,14 +24,17 @@ _DEPLOYING = frozenset({"deploy_agent", "install_agent"})
 _FIELD = "a2a_agent_id"
 
 
-def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores: WriteStores, *, default_id: str) -> dict[str, Json]:
+def with_agents(
+    plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores: WriteStores, *, default_id: str | None, dry_run: bool = False
+) -> dict[str, Json]:
     """Writes the agents that these tasks will deploy, as far as installed bundles have them.
 
     Args:
         plans: The tasks.
         overrides: `user_overrides` of their runs, which may name other agents than the tasks do.
         stores: Where they are written.
-        default_id: The agent that is meant where nobody names one.
+        default_id: The agent that is meant where nobody names one; None leaves that out.
+        dry_run: Write nothing.
 
     Returns:
         The overrides, with the ids of what was named by an alias.
@@ -49,7 +52,7 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
             return name
         if name not in written:
             found = plan_named(BundleKind.AGENT, name, stores)
-            if found is not None:
+            if found is not None and not dry_run:
                 materialise(found[0], stores)
             written[name] = name if found is None else found[1]
         return written[name]
@@ -67,7 +70,7 @@ def with_agents(plans: Iterable[TaskPlan], overrides: Mapping[str, Json], stores
             found = id_of(str(named), stored_will_do=True)
             if found != named:
                 params[id] = {**params.get(id, {}), _FIELD: found}
-        elif not chosen:
+        elif not chosen and default_id is not None:
             id_of(default_id)
     if params:
         made["step_params"] = params

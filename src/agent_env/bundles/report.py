@@ -29,6 +29,7 @@ def dry_run_report(dry: DryRun) -> dict[str, Json]:
         "evals": [{"path": evaluation.name, "tasks": [plan.tasks[index].name for index in evaluation.tasks]} for evaluation in plan.evals],
         "skipped": list(plan.skipped),
         "runs": dry.runs,
+        **({"resume": dry.earlier.to_json()} if dry.earlier is not None else {}),
         "warnings": [str(warning) for warning in plan.warnings],
     }
 
@@ -45,7 +46,10 @@ def dry_run_lines(dry: DryRun) -> Iterator[str]:
         yield "Store refs:"
         yield from (f"  {id} v{version}" for (_, id), version in sorted(plan.pinned.items()))
     yield ""
-    yield f"Would run {counted(dry.runs, 'run')} of {counted(len(plan.tasks), 'task')}:"
+    if dry.earlier is not None:
+        yield dry.earlier.said()
+    begin = dry.runs if dry.earlier is None else dry.earlier.counts()["begin"]
+    yield f"Would run {counted(begin, 'run')} of {counted(len(plan.tasks), 'task')}{dry.earlier.also() if dry.earlier else ''}:"
     yield from (f"  {task.name}: {counted(len(task.plan.steps), 'step')}" for task in plan.tasks)
     if plan.evals:
         yield ""

@@ -30,7 +30,7 @@ from agent_env.waiting import together
 if TYPE_CHECKING:
     from agent_env.config import Config
     from agent_env.engine import Engine
-    from agent_env.stores import RunRow
+    from agent_env.stores import Journal, RunRow
 
 
 @dataclass(frozen=True)
@@ -152,6 +152,8 @@ class DryRun:
     written: Written
     runs: int
     """How many runs it would have."""
+    earlier: Earlier | None = None
+    """What it would go on with; None where it is not to go on."""
 
     @property
     def plan(self) -> BundlePlan:
@@ -181,19 +183,34 @@ def seeds_of(request: BundleRunRequest, plan: BundlePlan) -> Sequence[Mapping[st
     return [*request.seeds, *(plan.seeds.rows if plan.seeds is not None else ())]
 
 
-def dry_run(request: BundleRunRequest, stores: WriteStores) -> DryRun:
+def dry_run(request: BundleRunRequest, stores: WriteStores, journal: Journal | None = None) -> DryRun:
     """Everything that a call would find out before it starts anything. Writes nothing.
 
     Raises:
         ProblemsError: Everything wrong, in one round.
     """
-    return predicted(request, plan_request(request, stores), stores)
+    return predicted(request, plan_request(request, stores), stores, journal)
 
 
-def predicted(request: BundleRunRequest, plan: BundlePlan, stores: WriteStores) -> DryRun:
-    """What a call would do with a plan that is sound. Writes nothing."""
+def predicted(request: BundleRunRequest, plan: BundlePlan, stores: WriteStores, journal: Journal | None = None) -> DryRun:
+    """What a call would do with a plan that is sound. Writes nothing.
+
+    Args:
+        request: What is asked for.
+        plan: Its plan.
+        stores: What is stored of documents.
+        journal: The runs, where `request.resume` is to be looked into.
+    """
+    from agent_env.bundles.named_agents import with_agents
+
     written = materialise(plan, stores, dry_run=True)
-    return DryRun(written, len(written.plan.tasks) * request.attempts * max(1, len(seeds_of(request, written.plan))))
+    runs = len(written.plan.tasks) * request.attempts * max(1, len(seeds_of(request, written.plan)))
+    if journal is None or not request.resume:
+        return DryRun(written, runs)
+    named = with_agents([task.plan for task in written.plan.tasks], request.overrides, stores, default_id=None, dry_run=True)
+    request = replace(request, overrides=named)
+    call = _call_of(request, written, _work(request, written))
+    return DryRun(written, runs, earlier_call(journal, call, bundle=written.plan.bundle.id_root))
 
 
 async def run_bundle(request: BundleRunRequest, engine: Engine, *, config: Config, observer: BundleObserver | None = None) -> BundleRun:

@@ -128,7 +128,7 @@ def dry_run(found: Found, given: Mapping[str, Any], *, overrides: Mapping[str, A
     with opened_stores(config) as memory:
         stores = stores_of(memory, config)
         plan, unknown = _sound_plan(request, config, stores, wrong, replayed=given["replay"] is not None)
-        done = predicted(request, plan, stores)
+        done = predicted(request, plan, stores, stores.journal)
     remarks = [*without_effect(plan.plans.values(), overrides), *unknown]
     if given["as_json"]:
         report = dry_run_report(done)

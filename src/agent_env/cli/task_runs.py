@@ -18,7 +18,6 @@ from agent_env.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from agent_env.bundles.calls import Call, Earlier
     from agent_env.bundles.single_work import SingleWork
     from agent_env.engine import TaskPlan
     from agent_env.engine.options import Stores
@@ -44,6 +43,7 @@ def run_single(
         overrides: `user_overrides` of each run.
         wrong: What is wrong with the options; it is told with everything else, and nothing runs.
     """
+    from agent_env.bundles.calls import earlier_call
     from agent_env.bundles.named_agents import refuse_unknown, without_effect
     from agent_env.bundles.verdict import attempt_label
     from agent_env.documents.seeds import row_name
@@ -60,7 +60,7 @@ def run_single(
 
     asked_of_models = wrong.of(lambda: of_models(given)) or {}
     if given["dry_run"]:
-        return _dry_run(plan, text, given, overrides, wrong)
+        return _dry_run(plan, text, given, overrides, wrong, models=asked_of_models)
     group = new_group_id()
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
@@ -74,7 +74,9 @@ def run_single(
             return [Job(text, task, RunOptions(overrides=chosen, **asked_of_models))]
         warn([*task.warnings, *without_effect([task], overrides)])
         work = _work_of(text, task, found, given, {**chosen, **asked_of_models})
-        earlier = _earlier(work.call, task, stores, how) if given["resume"] else None
+        earlier = earlier_call(stores.journal, work.call, task=task.task_id) if given["resume"] else None
+        if earlier is not None and not given["quiet"]:
+            note(earlier.said())
         rows = found or [{}]
         jobs = []
         for number, (seed, key) in enumerate(work.runs):
@@ -110,16 +112,6 @@ def _work_of(
     return single_work(text, task, rows=rows, attempts=given["attempts"], seed=given["seed"], options=asked)
 
 
-def _earlier(call: Call, task: TaskPlan, stores: Stores, how: Presentation | None) -> Earlier:
-    """What there is to go on with, which is said."""
-    from agent_env.bundles.calls import earlier_call
-
-    found = earlier_call(stores.journal, call, task=task.task_id)
-    if how is not None and not how.quiet:
-        note(found.said())
-    return found
-
-
 def task_id_of(file: Path) -> str:
     """The id of a task that is only a file: from its path where that can be an id, else its name."""
     from agent_env.ids import home_folder, local_id_root
@@ -130,8 +122,11 @@ def task_id_of(file: Path) -> str:
         return file.stem
 
 
-def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[str, Any], wrong: Diagnostics) -> int:
-    from agent_env.bundles.named_agents import needs_of, refuse_unknown, without_effect
+def _dry_run(
+    plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[str, Any], wrong: Diagnostics, *, models: Mapping[str, Any]
+) -> int:
+    from agent_env.bundles.calls import earlier_call
+    from agent_env.bundles.named_agents import needs_of, refuse_unknown, with_agents, without_effect
     from agent_env.cli.preflight import refuse_unable
 
     config = asked_configuration(wrong)
@@ -144,17 +139,25 @@ def _dry_run(plan: Any, text: str, given: Mapping[str, Any], overrides: Mapping[
         if task is not None:
             needs, replayed = needs_of((), stores), given["replay"] is not None
             unknown = wrong.of(lambda: refuse_unable(config, {task.source: task}, overrides, needs, replayed=replayed))
-    wrong.tell()
+        wrong.tell()
+        earlier = None
+        if given["resume"]:
+            named = with_agents([task], overrides, stores, default_id=None, dry_run=True)
+            work = _work_of(text, task, rows, given, {**named, **models})
+            earlier = earlier_call(stores.journal, work.call, task=task.task_id)
     remarks = [*without_effect([task], overrides), *(unknown or ())]
     runs = given["attempts"] * max(1, len(rows))
     warnings = [str(warning) for warning in (*task.warnings, *remarks)]
     if given["as_json"]:
         tasks = [{"task": text, "id": task.task_id, "steps": len(task.steps)}]
-        write_json({"dry_run": True, "entries": [], "tasks": tasks, "runs": runs, "warnings": warnings})
+        resume = {"resume": earlier.to_json()} if earlier is not None else {}
+        write_json({"dry_run": True, "entries": [], "tasks": tasks, "runs": runs, **resume, "warnings": warnings})
         return 0
     line("Dry run: nothing is written or run.")
     for warning in warnings:
         line(f"warning: {warning}")
     line(f"would run: {text} ({counted(len(task.steps), 'step')})")
-    line(counted(runs, "run"))
+    if earlier is not None:
+        line(earlier.said())
+    line(counted(runs, "run") if earlier is None else f"{counted(earlier.counts()['begin'], 'run')}{earlier.also()}")
     return 0
