@@ -10,7 +10,7 @@ import pytest
 
 from agent_env.cli.frame import root
 from tests.cli.conftest import Cli
-from tests.cli.tasks import PASSING, bundle
+from tests.cli.tasks import FAILING, PASSING, bundle
 from tests.cli.test_frame import COSTLY, loaded_by
 
 
@@ -25,7 +25,7 @@ def offered(cli: Cli, *words: str, env: dict[str, str] | None = None) -> list[st
 @pytest.fixture
 def known(cli: Cli) -> Iterator[str]:
     """The id of a kept run of a bundle `b`, beside a stored task and artifact."""
-    folder = bundle(cli.cwd / "b", first=PASSING, other=PASSING)
+    folder = bundle(cli.cwd / "b", first=PASSING, other=PASSING, failing=FAILING)
     (folder / "evals").mkdir()
     (folder / "evals/all.toml").write_text('tasks = ["first", "other"]')
     assert cli("task", "create", cli.write("t.json", PASSING), "--id", "stored").code == 0
@@ -37,7 +37,6 @@ def known(cli: Cli) -> Iterator[str]:
 
 def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
     for command in (
-        ["resume"],
         ["runs", "show"],
         ["runs", "logs"],
         ["runs", "diff", known],
@@ -46,6 +45,12 @@ def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
         ["shell"],
     ):
         assert offered(cli, *command, known[:6]) == [known], command
+        assert offered(cli, *command, known[4:6]) == [known[4:]], command
+    assert offered(cli, "runs", "diff", "")[0] == known
+    assert offered(cli, "resume", "run-") == [], "it is finished"
+    failed = cli("run", "b", "--task", "failing", "--json").json["runs"][0]["run_id"]
+    assert offered(cli, "resume", "") == [failed]
+    assert cli("runs", "rm", failed).code == 0
     assert offered(cli, "runs", "rm", known, "run-") == []
     assert offered(cli, "exec", f"{known}:") == [f"{known}:box"]
     assert offered(cli, "cp", "run-") == [f"{known}:/"]
@@ -57,7 +62,7 @@ def test_ids_names_and_steps_are_offered(cli: Cli, known: str) -> None:
     assert offered(cli, "run", "stor") == ["stored"]
     assert offered(cli, "bundle", "show", "to") == ["tour"]
     assert offered(cli, "run", "b", "--task", "o") == ["other"]
-    assert offered(cli, "run", "b", "--task", "other", "--task", "") == ["first"]
+    assert offered(cli, "run", "b", "--task", "other", "--task", "") == ["failing", "first"]
     assert offered(cli, "run", "b", "--eval", "") == ["all"]
     assert offered(cli, "run", "hello", "--task", "") == ["hello"]
     assert "stored" in offered(cli, "task", "run", "--id", "s")

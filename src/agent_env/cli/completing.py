@@ -20,18 +20,22 @@ from agent_env.wording import counted
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from agent_env.stores import RunRow
     from agent_env.stores.opening import Memory
 
 Offer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 Word = tuple[str, str]
 """What is offered, and one line about it."""
+Words = Callable[[click.Context, str], Iterator[Word]]
 
 NEWEST_RUNS = 200
 """More nobody looks through; an older id is typed or copied."""
 _SQLITE = "sqlite:///"
+_RUN, _GROUP = "run-", "group-"
+"""What the ids begin with that we give."""
 
 
-def _offer(words: Callable[[click.Context, str], Iterator[Word]], *, folders: bool = False) -> Offer:
+def _offer(words: Words, *, folders: bool = False) -> Offer:
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
@@ -70,8 +74,28 @@ def _stores() -> Iterator[Memory | None]:
 
 def _runs(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
     with _stores() as stores:
-        for run in stores.journal.list_runs(limit=NEWEST_RUNS) if stores is not None else ():
-            yield run.run_id, f"{run.bundle_path or run.task_id}: {run.word or run.status}, {run.created_at[:16].replace('T', ' ')}"
+        yield from map(_run, stores.journal.list_runs(limit=NEWEST_RUNS) if stores is not None else ())
+
+
+def _unfinished(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
+    """Runs with something to go on with."""
+    with _stores() as stores:
+        found = stores.journal.list_runs(limit=NEWEST_RUNS) if stores is not None else ()
+        yield from (_run(run) for run in found if run.status != "completed")
+
+
+def _run(run: RunRow) -> Word:
+    return run.run_id, f"{run.bundle_path or run.task_id}: {run.word or run.status}, {run.created_at[:16].replace('T', ' ')}"
+
+
+def _bare(words: Words) -> Words:
+    """The same, with ids of runs without their `run-` where they are typed so."""
+
+    def offered(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+        whole = incomplete.startswith(_RUN[: len(incomplete)])
+        yield from ((word if whole else word.removeprefix(_RUN), said) for word, said in words(ctx, incomplete))
+
+    return offered
 
 
 def _groups(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
@@ -83,6 +107,12 @@ def _groups(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
                 found.setdefault(run.group_id, []).append(run.created_at[:16].replace("T", " "))
     for group, moments in found.items():
         yield group, f"{counted(len(moments), 'run')}, {moments[0]}"
+
+
+def _runs_and_groups(ctx: click.Context, incomplete: str) -> Iterator[Word]:
+    """Runs first; groups that other programs can name as they like only once something of the name is typed."""
+    yield from _runs(ctx, incomplete)
+    yield from ((group, said) for group, said in _groups(ctx, incomplete) if incomplete or group.startswith(_GROUP))
 
 
 def _models(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
@@ -139,7 +169,7 @@ def _runnable(ctx: click.Context, incomplete: str) -> Iterator[Word]:
     yield from _ids_of("tasks")(ctx, incomplete)
 
 
-def _whats(folder: str) -> Callable[[click.Context, str], Iterator[Word]]:
+def _whats(folder: str) -> Words:
     """What can be deployed of a kind, beside folders: aliases and entries of installed bundles, and stored ids."""
 
     def words(ctx: click.Context, incomplete: str) -> Iterator[Word]:
@@ -153,7 +183,7 @@ def _whats(folder: str) -> Callable[[click.Context, str], Iterator[Word]]:
     return words
 
 
-def _runs_and(words: Callable[[click.Context, str], Iterator[Word]]) -> Callable[[click.Context, str], Iterator[Word]]:
+def _runs_and(words: Words) -> Words:
     def both(ctx: click.Context, incomplete: str) -> Iterator[Word]:
         yield from words(ctx, incomplete)
         yield from _runs(ctx, incomplete)
@@ -171,7 +201,7 @@ def _providers(_ctx: click.Context, incomplete: str) -> Iterator[Word]:
     yield from ((f"{before}{name}", "") for name in (*names(), *config.sandbox.providers) if name not in before.split(","))
 
 
-def _entries(folder: str, suffix: str) -> Callable[[click.Context, str], Iterator[Word]]:
+def _entries(folder: str, suffix: str) -> Words:
     """The names of one kind in the bundle that was named before."""
 
     def words(ctx: click.Context, _incomplete: str) -> Iterator[Word]:
@@ -185,7 +215,7 @@ def _entries(folder: str, suffix: str) -> Callable[[click.Context, str], Iterato
     return words
 
 
-def _ids_of(collection: str) -> Callable[[click.Context, str], Iterator[Word]]:
+def _ids_of(collection: str) -> Words:
     def words(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
         with _stores() as stores:
             for id in stores.documents.ids(collection) if stores is not None else ():
@@ -211,12 +241,13 @@ def _secrets(_ctx: click.Context, _incomplete: str) -> Iterator[Word]:
     yield from ((name, "") for name in Secrets(config.state_root / SECRETS_FILE).names())
 
 
-RUNS = _offer(_runs)
-PLACES = _offer(_places)
+RUNS = _offer(_bare(_runs))
+UNFINISHED_RUNS = _offer(_bare(_unfinished))
+PLACES = _offer(_bare(_places))
 GROUPS = _offer(_groups)
-RUNS_AND_GROUPS = _offer(_runs_and(_groups))
+RUNS_AND_GROUPS = _offer(_bare(_runs_and_groups))
 MODELS = _offer(_models)
-SIDES = _offer(_sides, folders=True)
+SIDES = _offer(_bare(_sides), folders=True)
 STEPS = _offer(_steps)
 DECISIONS = _offer(_decisions)
 BUNDLES = _offer(_bundles, folders=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from agent_env.cli.completing import DECISIONS, RUNS
+from agent_env.cli.completing import DECISIONS, UNFINISHED_RUNS
 from agent_env.cli.frame import Command
 from agent_env.cli.output import json_option, moment, note
 from agent_env.cli.session import find_run, opened_engine
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.argument("run", shell_complete=RUNS)
+@click.argument("run", shell_complete=UNFINISHED_RUNS)
 @click.option("--redeploy", is_flag=True, help="Deploy again what was lost (after a reboot), and repeat the steps that depend on it.")
 @click.option(
     "--decide",
