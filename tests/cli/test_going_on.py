@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.tasks import PASSING, SCORED_ZERO, SLOW, Steps, bundle
+from tests.cli.tasks import BOX, FAILING, PASSING, SCORED_ZERO, SLOW, Steps, bundle, shell
 from tests.cli.test_run import PATIENCE, sandboxes, wait_for_line
 
 
@@ -29,6 +30,24 @@ def test_resume_of_a_finished_run_says_so_and_shows_its_scores(cli: Cli, task: S
     assert "nothing is done again" in again.err
     assert again.code == first.code == 0
     assert cli("resume", run_id, "--json").json["runs"][0]["scores"] == scores
+
+
+def test_resume_says_that_a_script_or_a_task_which_was_mended_since_is_not_what_goes_on(cli: Cli) -> None:
+    folder = bundle(cli.cwd / "b", a=FAILING)
+    (run_id,) = [run["run_id"] for run in cli("run", folder, "--json").json["runs"]]
+    assert "changed in" not in cli("resume", run_id).err
+    cli.write("b/artifacts/script/run.py", "def run(input):\n    pass\n")
+    again = cli("resume", run_id)
+    assert again.code == 1, "it is what was stored that goes on"
+    said = f"tasks/a.json, or what it uses, changed in {folder} since, and run {run_id} goes on with what it began with (agent-env run"
+    assert said in again.err
+    begun = cli("run", folder, "--resume")
+    assert begun.code == 0, begun.all
+    assert "for other work: tasks/a.json changed since, or what it uses did" in begun.err
+    cli.write("t.json", json.dumps([BOX, {**shell("true"), "id": "load", "base_dir": "/nowhere"}]))
+    (alone,) = [run["run_id"] for run in cli("run", "t.json", "--json").json["runs"]]
+    cli.write("t.json", json.dumps(PASSING))
+    assert f"the task changed in {cli.cwd / 't.json'} since, and run {alone} goes on" in cli("resume", alone).err
 
 
 def test_a_collection_leaves_what_an_interrupted_run_needs_and_says_so_in_one_line(cli: Cli) -> None:

@@ -15,6 +15,7 @@ from agent_env.bundles.locks import bundle_locks
 from agent_env.bundles.materialising import WriteStores, Written, materialise
 from agent_env.bundles.plan import plan_folder
 from agent_env.bundles.planned import BundlePlan, PlannedEval
+from agent_env.bundles.sources import source_of
 from agent_env.bundles.verdict import Result, Verdict
 from agent_env.bundles.work import WorkItem, default_concurrency, plan_work
 from agent_env.diagnostics import Diagnostics
@@ -295,7 +296,8 @@ class _Running:
         self._observer = observer
         self._group = new_group_id()
         self._before: Mapping[str, RunRow] = {}
-        self._call, self._said = call, call.stored()
+        source = source_of(Path(request.folder), request.id_root, request.name)
+        self._call, self._said = call, {**call.stored(), "source": source}
         model = _model(request, written)
         self._context = {"agent_model": model} if model else None
 

@@ -66,7 +66,7 @@ def plan_work(
         seed: Fills `<seed>` with a number of its own for each run.
         overrides: `user_overrides`, which are part of what the work is.
     """
-    contents = _contents(written)
+    contents = contents_of(written)
     items: list[WorkItem] = []
     per_task = list(seeds) or [{}]
     total = attempts * len(per_task)
@@ -91,7 +91,7 @@ def derived_seed(seed: int, task: str, attempt: int) -> int:
     return int.from_bytes(data[:4], "big") & 0x7FFFFFFF
 
 
-def _contents(written: Written) -> dict[tuple[str, str], str]:
+def contents_of(written: Written) -> dict[tuple[str, str], str]:
     """Of each task: a digest of what it says and of what it uses."""
     plan = written.plan
     contents = {(write.collection, write.entry.id): entry.content for write, entry in zip(plan.writes, written.entries, strict=True)}

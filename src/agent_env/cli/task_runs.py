@@ -45,6 +45,7 @@ def run_single(
     """
     from agent_env.bundles.calls import earlier_call
     from agent_env.bundles.named_agents import refuse_unknown, without_effect
+    from agent_env.bundles.sources import source_of
     from agent_env.bundles.verdict import attempt_label
     from agent_env.documents.seeds import row_name
     from agent_env.engine import RunOptions
@@ -62,6 +63,7 @@ def run_single(
     if given["dry_run"]:
         return _dry_run(plan, text, given, overrides, wrong, models=asked_of_models)
     group = new_group_id()
+    source = {"source": source_of(file)} if file is not None else {}
     context = start_context(None, agent_model=given["model"], agent_artifact_id=None)
 
     def prepare(stores: Stores, wrong: Diagnostics) -> list[Job]:
@@ -91,7 +93,7 @@ def run_single(
                 attempt_count=len(work.runs),
                 overrides=chosen,
                 work_key=key,
-                call=work.stored,
+                call={**work.stored, **source},
                 **asked_of_models,
             )
             which = f"{text} [{row_name(number % len(rows) + 1, row)}]" if found else text

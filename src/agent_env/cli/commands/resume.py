@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from agent_env.cli.session import find_run, opened_engine
 from agent_env.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agent_env.stores import RunRow
 
 
@@ -38,6 +41,9 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
     as `run --resume` does. Sandboxes that were lost otherwise are made again with --redeploy only. Of a run that is finished the scores
     are shown.
     """
+    import asyncio
+
+    from agent_env.bundles.sources import changed_since
     from agent_env.bundles.verdict import Result
     from agent_env.cli.batch import Agenda, Presentation, conclude, cut_short_by
     from agent_env.cli.progress import watching
@@ -51,6 +57,8 @@ def resume(*, run: str, redeploy: bool, decide: tuple[str, ...], keep: bool, pau
                 row = find_run(engine.stores, run)
                 if row.status == "completed" and not quiet:
                     finished(row)
+                elif not quiet and (changed := await asyncio.to_thread(changed_since, row, engine.stores)) is not None:
+                    note(_changed(row, changed))
                 agenda.group_id = row.group_id
                 watcher.begin(row.run_id, row.bundle_path or row.task_id)
                 outcome = await engine.resume(
@@ -68,6 +76,13 @@ def finished(row: RunRow) -> None:
     """Says that there is nothing to go on with."""
     ended = f" on {moment(row.finished_at)} UTC" if row.finished_at else ""
     note(f"run {row.run_id} is finished: it was completed{ended}, and nothing is done again")
+
+
+def _changed(row: RunRow, source: Path) -> str:
+    """Says that what the user may have mended meanwhile is not what goes on."""
+    what = f"{row.bundle_path}, or what it uses," if row.bundle_path else "the task"
+    now = f"agent-env run {shlex.quote(str(source))} begins with what is there now"
+    return f"{what} changed in {source} since, and run {row.run_id} goes on with what it began with ({now})"
 
 
 def _choice(text: str) -> tuple[str, str]:
