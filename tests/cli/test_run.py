@@ -18,8 +18,8 @@ from tests.cli.tasks import BOX, FAILING, PASSING, SCORED_ZERO, SLOW, Steps, bun
 PATIENCE = 80
 
 
-def wait_for_line(process: subprocess.Popen[bytes], text: str) -> None:
-    """Reads progress until a line has this text."""
+def wait_for_line(process: subprocess.Popen[bytes], text: str) -> bytes:
+    """Reads progress until a line has this text, and gives all that was read: more may have come at once."""
     assert process.stderr is not None
     until = time.monotonic() + PATIENCE
     seen = b""
@@ -29,6 +29,7 @@ def wait_for_line(process: subprocess.Popen[bytes], text: str) -> None:
         piece = os.read(process.stderr.fileno(), 65536)
         assert piece, f"{text!r} was never said: {seen.decode()}"
         seen += piece
+    return seen
 
 
 def sandboxes(cli: Cli) -> list[Path]:

@@ -261,7 +261,8 @@ def test_diff_of_two_groups_compares_what_each_task_came_to(cli: Cli) -> None:
     assert kept["tasks"] == found["tasks"]
     assert cli("runs", "diff", "kept/results.json", "kept", "--json").json["left"] == kept["right"]
     assert "tells no group of runs" in cli("runs", "diff", "b/tasks/good.json", "kept").err
-    assert "the folder 'b' has no results.json, and no run is called so" in cli("runs", "diff", "b", "b").err
+    nothing = cli("runs", "diff", "b/tasks", "b/tasks")  # an id of a group may well begin like a folder's name: with `b`
+    assert "the folder 'b/tasks' has no results.json, and no run is called so" in nothing.err
     run = cli("runs", "list", "--group", after, "--json").json["runs"][0]["run_id"]
     refused = cli("runs", "diff", before, run)
     assert refused.code == 2
@@ -346,7 +347,7 @@ def test_teardown_needs_exactly_one_of_run_and_file(cli: Cli) -> None:
 
 def test_review_is_listed_and_decided_from_another_process(cli: Cli) -> None:
     process = cli.start("run", bundle(cli.cwd / "b", asked=REVIEWED))
-    wait_for_line(process, "box")
+    before = wait_for_line(process, "box")
     waiting: list[dict[str, object]] = []
     for _ in range(50):
         waiting = cli("runs", "review", "--json").json["reviews"]
@@ -359,7 +360,7 @@ def test_review_is_listed_and_decided_from_another_process(cli: Cli) -> None:
     assert answer.json["decided_by"] == "Ada"
     _, told = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0
-    assert f"ask waits for a person: good enough? ({decide})" in str(told)
+    assert f"ask waits for a person: good enough? ({decide})" in str(before + told)
     assert cli("runs", "review", "--json").json == {"reviews": []}
     assert cli("runs", "review", "x", "y").code == 2
 
