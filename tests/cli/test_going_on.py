@@ -52,7 +52,11 @@ def test_resume_says_that_a_script_or_a_task_which_was_mended_since_is_not_what_
 
 def test_a_collection_leaves_what_an_interrupted_run_needs_and_says_so_in_one_line(cli: Cli) -> None:
     run_id, _ = interrupted(cli)
-    assert f"go on: agent-env resume {run_id}" in cli("runs", "show", run_id).err
+    shown = cli("runs", "show", run_id)
+    assert f"go on: agent-env resume {run_id}" in shown.err
+    listed = cli("runs", "list", "--status", "interrupted", "--json").json["runs"]
+    assert [(run["run_id"], run["interrupted"]) for run in listed] == [(run_id, True)]
+    assert cli("runs", "list", "--status", "interrupted", "--before", run_id, "--json").json == {"runs": []}
     answer = cli("gc")
     assert answer.out == "nothing to remove\n"
     (said,) = answer.err.splitlines()

@@ -13,7 +13,11 @@ from agent_env.errors import NotFoundError
 
 if TYPE_CHECKING:
     from agent_env.stores import AttemptRow, EventRow, Journal, ResourceRow, ReviewRow, RunRow, StoredRun
+    from agent_env.stores.records import RunStatus
 
+UNFINISHED: tuple[RunStatus, ...] = ("queued", "running")
+"""What is recorded of a run that goes on, or that was interrupted."""
+_PAGE = 200
 _DIGESTS = frozenset({"work_key", "call"})
 """Options that are digests of what is compared by itself."""
 _ASKED = {"a2a_agent_id": "agent"}
@@ -22,7 +26,20 @@ _ASKED = {"a2a_agent_id": "agent"}
 
 def interrupted(journal: Journal, run: RunRow) -> bool:
     """It is recorded as unfinished, and the process that ran it is gone: `resume` can go on with it."""
-    return run.status in {"queued", "running"} and not journal.is_owned(run.run_id)
+    return run.status in UNFINISHED and not journal.is_owned(run.run_id)
+
+
+def interrupted_runs(journal: Journal, *, task: str | None, group: str | None, before: str | None, limit: int) -> list[RunRow]:
+    """The newest runs that were interrupted; the arguments are those of `list_runs`."""
+    found: list[RunRow] = []
+    for status in UNFINISHED:
+        mine: list[RunRow] = []
+        last = before
+        while len(mine) < limit and (rows := journal.list_runs(task=task, status=status, group=group, limit=_PAGE, before=last)):
+            mine += (row for row in rows if interrupted(journal, row))
+            last = rows[-1].run_id
+        found += mine[:limit]
+    return sorted(found, key=lambda row: (row.created_at, row.run_id), reverse=True)[:limit]
 
 
 def state(run: RunRow, *, stopped: bool) -> str:

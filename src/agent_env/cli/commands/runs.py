@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from agent_env.stores import RunRow, StoredRun
 
 
+_STATUSES = ("queued", "running", "interrupted", "completed", "failed", "cancelled")
+
+
 @click.group(cls=Group)
 def runs() -> None:
     """List, show, follow, cancel, compare and remove runs.
@@ -36,19 +39,22 @@ def runs() -> None:
 
 @runs.command("list")
 @click.option("--task", shell_complete=TASK_IDS, help="Only runs of this task id.")
-@click.option("--status", type=click.Choice(["queued", "running", "completed", "failed", "cancelled"]), help="Only runs with this status.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only runs with this status; `interrupted`: those whose process is gone.")
 @click.option("--group", shell_complete=GROUPS, help="Only runs of one command (`group_id`).")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many.")
 @click.option("--before", metavar="RUN", shell_complete=RUNS, help="Only runs older than this one: the next page.")
 @json_option
 def list_(*, task: str | None, status: Any, group: str | None, limit: int, before: str | None, as_json: bool) -> None:
     """List stored runs, newest first."""
-    from agent_env.cli.rows import interrupted, run_json, state
+    from agent_env.cli.rows import interrupted, interrupted_runs, run_json, state
 
     with opened_stores() as stores:
         older = find_run(stores, before).run_id if before else None
         group = group and (stores.journal.find_group(group) or group)
-        found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit + 1, before=older)
+        if status == "interrupted":
+            found = interrupted_runs(stores.journal, task=task, group=group, before=older, limit=limit + 1)
+        else:
+            found = stores.journal.list_runs(task=task, status=status, group=group, limit=limit + 1, before=older)
         found, further = found[:limit], len(found) > limit
         stopped = {run.run_id for run in found if interrupted(stores.journal, run)}
     if as_json:

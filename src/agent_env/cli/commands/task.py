@@ -238,15 +238,14 @@ def run(id: str, version: int | None, **given: Any) -> int:
 
     Each run's context is recorded (`runs show RUN --context`); with --output-dir it is also written there, as JSON.
     """
-    import secrets
-
     from agent_env.bundles.named_agents import without_effect
     from agent_env.bundles.verdict import attempt_label
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.tasks import planned, start_context, unfilled, with_chosen_agents
     from agent_env.engine import RunOptions
+    from agent_env.ids import new_group_id
 
-    group = secrets.token_hex(16)
+    group = new_group_id()
     wrong = Diagnostics()
     how, asked_of_models = wrong.of(lambda: _presentation(given)), wrong.of(lambda: of_models(given)) or {}
 
@@ -293,17 +292,15 @@ def run(id: str, version: int | None, **given: Any) -> int:
 @click.option("--concurrency", type=click.IntRange(1, MOST_RUNS), default=5, show_default=True, help="How many at once.")
 def run_batch(id: str, version: int | None, seeds: Path, **given: Any) -> int:
     """Run a stored task once for each row of a CSV file: `<column>` in its texts becomes the row's value."""
-    import secrets
-
     from agent_env.cli.batch import Job, run_jobs
     from agent_env.cli.tasks import planned, start_context, with_chosen_agents, with_seeds
     from agent_env.documents.seeds import NAMING, row_name
     from agent_env.engine import RunOptions
-    from agent_env.ids import derive_id
+    from agent_env.ids import derive_id, new_group_id
 
     overrides = _overrides(given)
     context = start_context(None, agent_model=given["agent_model"], agent_artifact_id=given["agent_artifact_id"])
-    group = secrets.token_hex(16)
+    group = new_group_id()
     wrong = Diagnostics()
     how, asked_of_models = wrong.of(lambda: _presentation(given)), wrong.of(lambda: of_models(given)) or {}
 
