@@ -155,6 +155,9 @@ def test_keys_inside_lists_are_judged_as_those_of_a_step_and_told_where_they_bel
     assert [problem.path for problem in warnings] == ["$.criteria[0].note"]
     other = {"type": "made_elsewhere", "anything": 1}
     assert not any("anything" in str(warning) for warning in read_step({**base, "criteria": [other]}, source="t")[1])
+    agent = {"id": "d", "type": "deploy_agent", "skills": [{"name": "s", "skill_md": "# s", "colour": "red"}]}
+    _, warnings = read_step(agent, source="t")
+    assert [problem.path for problem in warnings] == ["$.skills[0].colour"]
     load = {"id": "l", "type": "load_artifact", "sandbox_name": "b", "artifacts": [{"id": "a", "verison": 2}]}
     assert problems_of(load) == [".artifacts[0].verison: unknown key 'verison' (did you mean 'version'?)"]
 

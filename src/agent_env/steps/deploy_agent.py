@@ -13,6 +13,7 @@ from agent_env.agents.outfit import InlineSkill
 from agent_env.defaults import GIB, MIB
 from agent_env.documents.network import NetworkMode, NetworkPolicy
 from agent_env.documents.records import DeployedAgent
+from agent_env.documents.spelling import unknown_key_problems
 from agent_env.documents.updates import AppendRecord, ExtendMetadata, Json, SetField, Update
 from agent_env.errors import Problem, UserError
 from agent_env.sandboxes.contract import SandboxSpec
@@ -153,8 +154,10 @@ class DeployAgent(Step, type="deploy_agent"):
         )
 
     def passed_over(self) -> Iterator[Problem]:
-        """Entries of the network policy that open nothing."""
-        return passed_over_entries(self.network_policy)
+        """Entries of the network policy that open nothing, and keys of skills that nobody knows."""
+        yield from passed_over_entries(self.network_policy)
+        for index, skill in enumerate(self.skills):
+            yield from _unknown_keys(skill, index)[1]
 
     def _own_name(self, plan: Plan) -> Iterator[Problem]:
         for type in ("deploy_agent", "install_agent", "deploy_human_agent"):
@@ -166,6 +169,7 @@ class DeployAgent(Step, type="deploy_agent"):
         for index, skill in enumerate(self.skills):
             if not skill.get("name") or not any(skill.get(key) for key in (*_TEXT_KEYS, *_URL_KEYS)):
                 yield Problem("a skill needs a name, and skill_md or object_url", path=f".skills[{index}]")
+            yield from _unknown_keys(skill, index)[0]
 
     def _docker_problems(self) -> Iterator[Problem]:
         if self.enable_docker and SandboxSpec("", network=self.network_policy).network_mode is not NetworkMode.ALLOW_ALL:
@@ -284,6 +288,11 @@ class DeployAgent(Step, type="deploy_agent"):
 def first_model(run: Run, record: DeployedAgent) -> str | None:
     """The model of a run whose task names none: that of the first agent which has one. None where it is set already."""
     return None if run.context.get("default_agent_model") else record.default_model
+
+
+def _unknown_keys(skill: Mapping[str, Json], index: int) -> tuple[list[Problem], list[Problem]]:
+    """Of a skill as it is written, what is misspelt, and what is merely unknown."""
+    return unknown_key_problems(skill, ("name", "description", *_TEXT_KEYS, *_URL_KEYS), source=None, path=f".skills[{index}]")
 
 
 def skill_of(skill: Mapping[str, Json], run: Run) -> InlineSkill:
