@@ -264,7 +264,7 @@ def test_output_folder_has_the_results_and_every_context_private(cli: Cli) -> No
     written = json.loads((cli.cwd / "results/results.json").read_text())
     assert written == answer.json
     contexts = [path for path in (cli.cwd / "results").iterdir() if path.name != "results.json"]
-    assert len(contexts) == 1
+    assert [path.name for path in contexts] == [run["context"] for run in written["runs"]]
     context = json.loads(contexts[0].read_text())
     assert context["metadata"]["verifications"]["check"]["score"] == 1.0
     assert contexts[0].stat().st_mode & 0o777 == 0o600
@@ -276,6 +276,16 @@ def test_output_folder_has_the_results_and_every_context_private(cli: Cli) -> No
     assert cli("run", folder, "--output", "results", "--resume", "--quiet").code == 0
     assert contexts[0].read_text() == mine, "what is another run's is left alone"
     assert taken in [path.read_bytes() for path in (cli.cwd / "results").iterdir()]
+    other = cli("run", folder, "--output", "results")
+    earlier = cli.cwd / "results" / answer.json["group_id"]
+    assert f"written: results (what an earlier call had written there is in results/{earlier.name})" in other.out
+    (run,) = json.loads((cli.cwd / "results/results.json").read_text())["runs"]
+    assert run["run_id"] != answer.json["runs"][0]["run_id"]
+    (before,) = json.loads((earlier / "results.json").read_text())["runs"]
+    assert sorted(path.name for path in earlier.iterdir()) == sorted([before["context"], "results.json"])
+    assert sorted(path.name for path in (cli.cwd / "results").iterdir()) == sorted(
+        [run["context"], contexts[0].name, earlier.name, "results.json"]
+    ), "what no results name is left alone"
 
 
 def test_output_that_can_not_be_written_is_one_line(cli: Cli) -> None:

@@ -36,6 +36,8 @@ class Result:
     version: int | None = None
     label: str = ""
     """What tells it from the other runs of its task: a row of the seeds, an attempt."""
+    context: str | None = None
+    """The file with its context, beside the results; None where none was written."""
 
     @classmethod
     def of(cls, task: str, outcome: RunOutcome, label: str = "") -> Result:
@@ -64,6 +66,7 @@ class Result:
             "score": self.score,
             "duration_seconds": None if self.duration_seconds is None else round(self.duration_seconds, 6),
             "error": {name: self.error.get(name) for name in ERROR_KEYS} if self.error else None,
+            **({"context": self.context} if self.context is not None else {}),
         }
 
     @property

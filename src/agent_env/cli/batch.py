@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ from agent_env_sdk.wire.encoding import json_bytes
 
 from agent_env.bundles.verdict import Result, Verdict, Wanted
 from agent_env.cli.boundary import CutShortError, InterruptionError
-from agent_env.cli.files import RESULTS, check_writable, write_private
+from agent_env.cli.files import RESULTS, check_writable, put_aside, write_private
 from agent_env.cli.output import error_line, line, note, write_json
 from agent_env.cli.progress import Watcher, watching
 from agent_env.cli.results import show
@@ -82,6 +82,8 @@ class Agenda:
     """What has, by run."""
     results: list[Result] = field(default_factory=list)
     """Of the runs that ended."""
+    contexts: dict[str, str] = field(default_factory=dict)
+    """Run → name of the file that its context was written to."""
     kept: set[str] = field(default_factory=set)
     """Runs that ended and whose sandboxes were left up, as was asked for."""
 
@@ -198,7 +200,8 @@ def conclude(
         said: What else there is to say.
         again: What goes on with all of it; None is a resume of each run.
     """
-    verdict = Verdict(with_unfinished(agenda, watcher), how.fail_under, agenda.group_id, tuple(agenda.not_started.values()))
+    results = [replace(result, context=agenda.contexts.get(result.run_id)) for result in with_unfinished(agenda, watcher)]
+    verdict = Verdict(results, how.fail_under, agenda.group_id, tuple(agenda.not_started.values()))
     failure = cut if isinstance(cut, AgentEnvError) else None
     if cut is not None and not (agenda.results if failure else verdict.results):
         raise cut
@@ -244,12 +247,13 @@ def _shown(value: Any) -> bytes:
 def _write(verdict: Verdict, how: Presentation) -> bool:
     """Whether the results could be written. They are shown already, so what hindered is told beside them."""
     try:
+        aside = put_aside(how.contexts, verdict.group_id) if how.contexts is not None else None
         write_private(how.results_file, _shown(verdict.to_json()))
     except UsageError as error:
         error_line(f"error: {error.message}")
         return False
     if not how.quiet and not how.as_json:
-        line(f"written: {how.output}")
+        line(f"written: {how.output}" + (f" (what an earlier call had written there is in {aside})" if aside is not None else ""))
     return True
 
 
@@ -340,7 +344,8 @@ async def _run_all(
                     agenda.end(outcome)
                 finished[number] = Result.of(job.name, outcome, job.label)
                 if how.contexts is not None:
-                    await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)
+                    path = await asyncio.to_thread(context_file, how.contexts, job.stem or job.plan.task_id, outcome)
+                    agenda.contexts[outcome.run_id] = path.name
 
         try:
             await together([one(number, job) for number, job in enumerate(jobs)])

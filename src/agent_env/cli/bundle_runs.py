@@ -74,7 +74,8 @@ class Observer:
         if not run.reused:
             self.agenda.end(run.outcome)
         if self._how.contexts is not None:
-            context_file(self._how.contexts, run.outcome.task_id, run.outcome)
+            path = context_file(self._how.contexts, run.outcome.task_id, run.outcome)
+            self.agenda.contexts[run.outcome.run_id] = path.name
 
     def on_wait(self, bundle_id: str) -> None:
         """Says why nothing happens."""

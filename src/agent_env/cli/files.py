@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
 from functools import partial
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_env.errors import UsageError
+from agent_env.ids import run_id_problem
 
 
 def read_document(path: Path) -> Any:
@@ -73,3 +75,45 @@ def check_writable(path: Path) -> None:
         with suppress(OSError):  # somebody else uses it by now
             for folder in missing:
                 folder.rmdir()
+
+
+def put_aside(folder: Path, group_id: str | None) -> Path | None:
+    """Moves the results of a call of another group, and the contexts that they name, into a folder of that group's name.
+
+    So what is in the folder itself is of one call. Files that no results name are left where they are.
+
+    Args:
+        folder: Where results are about to be written.
+        group_id: Whose.
+
+    Returns:
+        The folder that they are in now; None where there was nothing to move.
+
+    Raises:
+        UsageError: They can't be moved; names the file and the reason.
+    """
+    group, names = _named_there(folder / RESULTS)
+    if group is None or group == group_id:
+        return None
+    aside = folder / group
+    try:
+        aside.mkdir(mode=0o700, exist_ok=True)
+        for name in (*names, RESULTS):
+            if (folder / name).is_file():
+                (folder / name).replace(aside / name)
+    except OSError as error:
+        raise UsageError(f"{aside} can't be written: {error.strerror}", hint="choose another --output") from error
+    return aside
+
+
+def _named_there(results: Path) -> tuple[str | None, list[str]]:
+    """The group that a file of results is of, and the files beside it that it names; nothing of a file that is none of ours."""
+    try:
+        found = json.loads(results.read_bytes())
+        group = str(found["group_id"])
+        names = [str(run["context"]) for run in found["runs"] if run.get("context")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None, []
+    if run_id_problem(group) is not None:
+        return None, []
+    return group, [name for name in names if Path(name).name == name]

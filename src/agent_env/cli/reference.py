@@ -43,13 +43,14 @@ its reward: null when it is unscored or does not count, 0 for one that crashed b
 (null below two scores). `passed` says that every run completed and no score is below 1,
 or, with `--fail-under`, that the mean score reaches the mark. A command that was cut short names what it had not begun in
 `not_started`; an error that cut it short stands beside as `error`. `group_id` is what the runs of one command have in common (`runs list
---group`); `attempt` of `attempts` is which of its task's runs in that command a run is, from 1, each row of seeds counted.
+--group`); `context` names a run's file in the folder of `--output`, and is there with that alone.
+`attempt` of `attempts` is which of its task's runs in that command a run is, from 1, each row of seeds counted.
 """
 
 
 SHAPES = {
     "run, resume, task run": '{"runs": [{"run_id", "task", "status", "kind", "scores": {verifier: number}, "score", '
-    '"duration_seconds", "error"}], "passed", "mean_score", "standard_error", "counted", "not_counted", '
+    '"duration_seconds", "error", "context"}], "passed", "mean_score", "standard_error", "counted", "not_counted", '
     '"group_id", "not_started": [{"task", "attempt"}]}',
     "runs diff": '{"left", "right", "differences": {name: {"left", "right"}}} of two runs; of groups {"left", "right", '
     '"tasks": {task: {"left": TALLY, "right": TALLY, "change"}}}, the last of several tasks is `all tasks`',
