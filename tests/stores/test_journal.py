@@ -331,6 +331,11 @@ def test_runs_are_listed_newest_first_page_by_page(journal: Journal) -> None:
     assert [run.run_id for run in journal.list_runs(task="t0", status="completed")] == ["run-6", "run-0"]
     assert [run.run_id for run in journal.list_runs(group="g")] == ["run-6", "run-5"]
     assert [run.run_id for run in journal.list_runs(status="queued", limit=1)] == ["run-5"]
+    assert [run.run_id for run in journal.runs_of_group("g")] == ["run-6", "run-5"]
+    (group,) = journal.groups()
+    assert (group.group_id, group.newest_run, group.endings) == ("g", "run-6", {("completed", None): 1, ("queued", None): 1})
+    assert [each.newest_run for each in journal.groups(task="t1")] == ["run-5"]
+    assert journal.groups(bundle="none") == []
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id_or_its_instance(journal: Journal) -> None:
