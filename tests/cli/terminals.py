@@ -18,7 +18,7 @@ from tests.busy import within
 from tests.cli.conftest import AGENT_ENV, Cli
 
 CTRL_C = b"\x03"
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class OnTerminal:
@@ -62,7 +62,7 @@ class OnTerminal:
     @property
     def text(self) -> str:
         """What was shown, without the moves of the cursor."""
-        return _ESCAPE.sub("", self.seen).replace("\r", "")
+        return ESCAPE.sub("", self.seen).replace("\r", "")
 
     def type(self, keys: bytes) -> None:
         """Types something."""

@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 from rich.live import Live as Screen
 
+from agent_env.cli.image_progress import moving
 from agent_env.cli.output import error_line, line, note
 from agent_env.cli.progress import Live
 from agent_env.engine import Event
+from agent_env.images import Progress, Stage
 from tests.cli.conftest import AGENT_ENV, Cli
 from tests.cli.tasks import SLOW, bundle
-from tests.cli.terminals import CTRL_C, OnTerminal
+from tests.cli.terminals import CTRL_C, ESCAPE, OnTerminal
 from tests.cli.test_run import sandboxes
 
 WORKS = r"1/3  work (\(.+\) )?run_code"
@@ -77,6 +79,31 @@ def test_whatever_is_written_while_a_display_is_live_stands_above_it(monkeypatch
         line("a line")
         error_line("error: one\nhint: two")
     assert shown.getvalue().replace("\r", "").find("a note: ünï\n") < shown.getvalue().find("a line\n") < shown.getvalue().find("hint: two")
+
+
+class Screen60(io.StringIO):
+    """A terminal of 60 columns, as far as what draws on it asks."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_what_an_image_moves_is_one_line_until_all_of_it_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen60()
+    monkeypatch.setattr(sys, "stderr", screen)
+    for name, value in {"TERM": "xterm", "COLUMNS": "60", "LINES": "10"}.items():
+        monkeypatch.setenv(name, value)
+    with moving(quiet=False) as tell:
+        tell(Progress(Stage.SENDING, "local/a-name-that-is-far-too-long-for-such-a-terminal", done_bytes=5, total_bytes=1000))
+        tell(Progress(Stage.STEP, "x", step=1, steps=2, message="FROM [bold]base"))
+        tell(Progress(Stage.SENDING, "x", done_bytes=1000, total_bytes=1000))
+        moved = len(screen.getvalue())
+        tell(Progress(Stage.LOG, "x", message="built"))
+    drawn = [ESCAPE.sub("", text).strip() for text in screen.getvalue().splitlines()]
+    assert "[1/2] FROM [bold]base" in drawn
+    assert [text for text in drawn if text.startswith("sending local/a-name") and text.endswith("bytes")], drawn
+    assert not [text for text in drawn if text.startswith("bytes")]
+    assert "sending" not in screen.getvalue()[moved:]
 
 
 def test_results_that_go_to_a_file_stay_there_while_a_terminal_shows_the_table(cli: Cli) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from agent_env.images import OnProgress, Progress
 
 _SAID = frozenset({"step", "log", "waiting", "retrying"})
+_BAR, _COUNT = 20, 14
+"""Columns of a bar, and of how much of how much has been moved: `999.9/999.9 MB`."""
 _UNITS = ((1000**3, "GB"), (1000**2, "MB"), (1000, "kB"))
 
 
@@ -28,10 +30,13 @@ def moving(*, quiet: bool) -> Iterator[OnProgress]:
     else:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+        from rich.table import Column
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        # A name that is too long for the terminal is cut, so that a bar stays a line.
+        named = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        columns = (named, BarColumn(bar_width=_BAR), DownloadColumn(table_column=Column(no_wrap=True, min_width=_COUNT)))
         # What goes to a file or a pipe stays there.
-        with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()) as bars:
+        with Progress(*columns, console=Console(stderr=True), transient=True, expand=True, redirect_stdout=sys.stdout.isatty()) as bars:
             yield _Screen(bars)
 
 
@@ -67,4 +72,5 @@ class _Screen:
         if event.stage not in self._tasks:
             self._tasks[event.stage] = int(self._bars.add_task(f"{event.stage} {clean(event.image)}", total=None))
         task = next(one for one in self._bars.task_ids if int(one) == self._tasks[event.stage])
-        self._bars.update(task, completed=event.done_bytes, total=event.total_bytes)
+        done = event.total_bytes is not None and event.done_bytes >= event.total_bytes
+        self._bars.update(task, completed=event.done_bytes, total=event.total_bytes, visible=not done, refresh=done)
