@@ -50,7 +50,7 @@ class Cli:
         self.home.mkdir()
         self.cwd.mkdir()
         self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV", "XDG_", "LITELLM", "_AGENT_ENV"))},
+            **{k: v for k, v in os.environ.items() if not k.startswith(("AGENT_ENV", "XDG_", "LITELLM", "_AGENT_ENV", "PYTHONPATH"))},
             "HOME": str(self.home),
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_CONFIG_HOME": str(self.home / "config"),

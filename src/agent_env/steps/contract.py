@@ -269,6 +269,10 @@ class Step(BaseModel):
         """What is written in it and does nothing, as warnings; `Problem.path` is relative to the step."""
         return iter(())
 
+    def doubts(self) -> Iterator[Problem]:
+        """What is written in it and may do nothing, as a configuration says. Told as `passed_over` is, and never refused."""
+        return iter(())
+
     def idle_fields(self) -> frozenset[str]:
         """Fields that mean nothing to this step as it is written, so that nobody looks for what they name."""
         return frozenset()

@@ -21,7 +21,7 @@ from agent_env.steps import agent_changes, agent_states
 from agent_env.steps.contract import AgentRequest, EntityRef, OnResume, Plan, Run, Step, StepResult, apart
 from agent_env.steps.deploy_sandbox import overridden_policy, overridden_seconds, variables
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Texts, Whole
-from agent_env.steps.network_entries import passed_over_entries
+from agent_env.steps.network_entries import doubtful_entries
 from agent_env.steps.targets import DEFAULT_AGENT
 
 if TYPE_CHECKING:
@@ -153,9 +153,12 @@ class DeployAgent(Step, type="deploy_agent"):
             self._policy_beside_a_machine(),
         )
 
+    def doubts(self) -> Iterator[Problem]:
+        """Entries of the network policy that may open nothing."""
+        return doubtful_entries(self.network_policy)
+
     def passed_over(self) -> Iterator[Problem]:
-        """Entries of the network policy that open nothing, and keys of skills that nobody knows."""
-        yield from passed_over_entries(self.network_policy)
+        """Keys of skills that nobody knows."""
         for index, skill in enumerate(self.skills):
             yield from _unknown_keys(skill, index)[1]
 

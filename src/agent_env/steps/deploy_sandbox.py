@@ -18,7 +18,7 @@ from agent_env.steps.contract import EntityRef, OnResume, Plan, Run, SandboxRequ
 from agent_env.steps.fields import SECRET, USABLE, Number, OptionalName, Seconds, Whole
 from agent_env.steps.image_names import image_problems
 from agent_env.steps.limited import LimitDefault
-from agent_env.steps.network_entries import passed_over_entries
+from agent_env.steps.network_entries import doubtful_entries
 from agent_env.steps.reading import unread_key
 
 if TYPE_CHECKING:
@@ -121,12 +121,15 @@ class DeploySandbox(Step, type="deploy_sandbox"):
             message = f"Sandbox {self.sandbox_name!r} is already deployed by step {other.id!r}"
             yield Problem(message, path=".sandbox_name", hint="give one of them another name")
 
+    def doubts(self) -> Iterator[Problem]:
+        """Entries of the network policy that may open nothing."""
+        return doubtful_entries(self.network_policy)
+
     def passed_over(self) -> Iterator[Problem]:
-        """Of each mode, the fields that only the other has; entries of the network policy that open nothing."""
+        """Of each mode, the fields that only the other has."""
         for name in _OF_THE_OTHER_MODE[self.sandbox_mode]:
             if getattr(self, name):
                 yield Problem(f"{name} does nothing in the mode {self.sandbox_mode!r}", path=f".{name}")
-        yield from passed_over_entries(self.network_policy)
 
     def idle_fields(self) -> frozenset[str]:
         """A machine takes no variables, and its provider has names of its own for what it boots from."""

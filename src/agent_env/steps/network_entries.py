@@ -1,4 +1,4 @@
-"""What steps say about the entries of a network policy that do nothing by themselves."""
+"""What steps say about the entries of a network policy that open nothing unless a configuration helps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HINT = (
 )
 
 
-def passed_over_entries(policy: NetworkPolicy | None, path: str = ".network_policy") -> Iterator[Problem]:
+def doubtful_entries(policy: NetworkPolicy | None, path: str = ".network_policy") -> Iterator[Problem]:
     """Entries of an allow-list for what is not of the public internet, as warnings.
 
     Args:

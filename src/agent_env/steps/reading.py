@@ -123,7 +123,8 @@ def _key_problems(
     if free:
         warnings = []
     if not isinstance(step, type):
-        (problems if strict else warnings).extend(_passed_over(step, source, path))
+        (problems if strict else warnings).extend(_told("passed_over", step, source, path))
+        warnings.extend(_told("doubts", step, source, path))
         for inner, below, where in _members(step, data, path):
             more_problems, more_warnings = _key_problems(
                 inner, below, source, where, strict=strict, lacking=lacking, around=accepted_keys(cls)
@@ -133,9 +134,9 @@ def _key_problems(
     return problems, warnings
 
 
-def _passed_over(step: BaseModel, source: str | None, path: str) -> Iterator[Problem]:
-    """What an object holds of which nothing comes, where its class knows of such a thing."""
-    said: Callable[[BaseModel], Iterator[Problem]] | None = getattr(type(step), "passed_over", None)
+def _told(what: str, step: BaseModel, source: str | None, path: str) -> Iterator[Problem]:
+    """What an object says of what it holds, in its method of that name, where its class has one."""
+    said: Callable[[BaseModel], Iterator[Problem]] | None = getattr(type(step), what, None)
     with suppress(UnreadableError):  # what it would say that by is wrong itself, and told
         for problem in said(step) if said is not None else ():
             yield replace(problem, file=source, path=f"{path}{problem.path or ''}")
