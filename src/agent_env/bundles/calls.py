@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from agent_env.bundles.work import content_digest
 from agent_env.documents.scoring import counts
 from agent_env.documents.updates import Json
 from agent_env.wording import counted
@@ -181,7 +182,7 @@ def _is_all_of_it(rows: Sequence[RunRow], wanted: Collection[str], call: Call) -
 def _most_like(journal: Journal, call: Call, groups: Sequence[GroupRow]) -> Earlier:
     """The unfinished group with the fewest differences; the newest of all, where none is unfinished."""
     now = call.stored()
-    best: tuple[tuple[bool, int], RunRow, Mapping[str, Json]] | None = None
+    best: tuple[tuple[bool, int], RunRow, Mapping[str, Json], list[str]] | None = None
     for group in groups:
         newest = journal.run(group.newest_run)
         if not (then := newest.options.get("call")):
@@ -189,13 +190,13 @@ def _most_like(journal: Journal, call: Call, groups: Sequence[GroupRow]) -> Earl
         ended = sum(count for ending, count in group.endings.items() if counts(_Ending(*ending)))
         if (finished := ended >= then["runs"]) and then.get("tasks") != now["tasks"]:
             continue
-        rank = finished, 0 if finished else len(list(_differences(then, now)))
+        differs = list(_differences(then, now))
+        rank = finished, 0 if finished else len(differs)
         if best is None or rank < best[0]:
-            best = rank, newest, then
+            best = rank, newest, then, differs
     if best is None:
         return Earlier(wanted=len(call.keys))
-    (finished, _), newest, then = best
-    differs = list(_differences(then, now))
+    (finished, _), newest, then, differs = best
     if "tasks" in differs:
         words = [_words(name, then) for name in differs if name != "contents"]
     else:
@@ -242,6 +243,4 @@ def _key(row: RunRow) -> str:
 
 
 def _digest(value: Json) -> str:
-    from agent_env.stores import digest_of
-
-    return digest_of({"call": value}).removeprefix("sha256:")[:_DIGITS]
+    return content_digest(value).removeprefix("sha256:")[:_DIGITS]
